@@ -1,0 +1,131 @@
+"""The grammar every scheduler speaks: observations, beliefs, trackers.
+
+Shapes: `N` prompts in the pool, `B` observed rows. A *tracker* holds what we believe about each
+prompt's pass rate. It is a NamedTuple of pure functions, so `jit`, `vmap` and `scan` apply to it
+without ceremony.
+"""
+
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from jaxtyping import Array, Float, Int, Key
+
+State: TypeAlias = Any
+"""A tracker's own NamedTuple of arrays; opaque to everything but that tracker."""
+
+GroupSize: TypeAlias = int | Int[Array, "*#N"]
+"""Rollouts in a group: one static int for all prompts, or one int32 a prompt."""
+
+Elapsed: TypeAlias = float | Float[Array, ""]
+"""Time since the last `predict`: 1 per optimiser step, or KL / KL_ref for policy-scaled drift."""
+
+
+class Observation(NamedTuple):
+    """Outcomes of some rollout groups, all sampled from one policy.
+
+    Repeated ids are merged where they are used; rows with `trials = 0` are inert, whatever their id
+    (a padded batch keeps a static shape). Graded rewards in [0, 1] enter as float successes, which
+    makes the likelihood quasi-binomial.
+
+    Attributes:
+        prompt_ids: [B] int32, in 0..N-1.
+        successes: [B] float, in 0..trials.
+        trials: [B] float, rollouts with a verdict.
+    """
+
+    prompt_ids: Int[Array, " B"]
+    successes: Float[Array, " B"]
+    trials: Float[Array, " B"]
+
+
+class Estimate(NamedTuple):
+    """Gaussian moments of success logits, `psi ~ N(mean, var)`, elementwise.
+
+    Attributes:
+        mean: logits.
+        var: squared logits, >= 0.
+    """
+
+    mean: Float[Array, "*shape"]
+    var: Float[Array, "*shape"]
+
+
+class Info(NamedTuple):
+    """What an update says about the observation it has just absorbed.
+
+    Attributes:
+        log_evidence: log probability of the counts under the belief held before the update, in
+            nats, summed over the batch.
+        nis: normalised innovation squared, `mean_i (y_i - n_i E[p_i])^2 / Var[y_i]` over the rows
+            with trials; about 1 where the belief is calibrated, 0 for a batch without trials.
+    """
+
+    log_evidence: Float[Array, ""]
+    nis: Float[Array, ""]
+
+
+class Init(Protocol):
+    """Makes the state before any observation."""
+
+    def __call__(self) -> State:
+        """Returns the initial state."""
+        ...
+
+
+class Predict(Protocol):
+    """Ages the belief: the policy has moved on."""
+
+    def __call__(self, state: State, elapsed: Elapsed) -> State:
+        """Returns the state `elapsed` later."""
+        ...
+
+
+class Update(Protocol):
+    """Absorbs outcomes. An observation without trials leaves the state as it is, bit for bit."""
+
+    def __call__(self, state: State, observation: Observation) -> tuple[State, Info]:
+        """Returns the state after the observation, and what it said about it."""
+        ...
+
+
+class PassRate(Protocol):
+    """Reads the expected pass rates."""
+
+    def __call__(self, state: State) -> Float[Array, " N"]:
+        """Returns E[p] for every prompt, in 0..1."""
+        ...
+
+
+class Informative(Protocol):
+    """Reads how likely a rollout group is to teach anything."""
+
+    def __call__(self, state: State, group_size: GroupSize) -> Float[Array, " N"]:
+        """Returns P(1..group_size - 1 of group_size rollouts succeed); 0 for sizes 0 and 1."""
+        ...
+
+
+class Draw(Protocol):
+    """Draws from the belief, for Thompson sampling."""
+
+    def __call__(self, key: Key[Array, ""], state: State) -> Float[Array, " N"]:
+        """Consumes `key`; returns one joint posterior draw of all pass rates, in 0..1."""
+        ...
+
+
+class Tracker(NamedTuple):
+    """A belief about every prompt's pass rate, as pure functions.
+
+    Attributes:
+        init: `() -> State`.
+        predict: `(state, elapsed) -> State`.
+        update: `(state, observation) -> (State, Info)`.
+        pass_rate: `(state) -> [N]`, E[p].
+        informative: `(state, group_size) -> [N]`, P(the group is neither all right nor all wrong).
+        draw: `(key, state) -> [N]`, one joint posterior draw of pass rates.
+    """
+
+    init: Init
+    predict: Predict
+    update: Update
+    pass_rate: PassRate
+    informative: Informative
+    draw: Draw
