@@ -1,0 +1,56 @@
+"""Which prompts to train on, in RL with verifiable rewards: trackers of pass rates in JAX.
+
+A *tracker* holds a belief about every prompt's pass rate; `ability_difficulty` is FADE, `trackers`
+its rivals. Everything is pure functions over NamedTuples of arrays.
+"""
+
+from fade_jax import (
+    ability_difficulty,
+    calibration,
+    dynamics,
+    histories,
+    hyperparameters,
+    linear_gaussian,
+    loadings,
+    moments,
+    outcomes,
+    pool,
+    pool_loadings,
+    replay,
+    shrinkage,
+    smoother,
+    trackers,
+    tuning,
+    utility,
+)
+from fade_jax.door import check_observation, observation_from_groups, pad_observation
+from fade_jax.pool_loadings import lay_out
+from fade_jax.types import Estimate, Info, Observation, Tracker
+
+__all__ = [
+    "Estimate",
+    "Info",
+    "Observation",
+    "Tracker",
+    "ability_difficulty",
+    "calibration",
+    "check_observation",
+    "dynamics",
+    "histories",
+    "hyperparameters",
+    "lay_out",
+    "linear_gaussian",
+    "loadings",
+    "moments",
+    "observation_from_groups",
+    "outcomes",
+    "pad_observation",
+    "pool",
+    "pool_loadings",
+    "replay",
+    "shrinkage",
+    "smoother",
+    "trackers",
+    "tuning",
+    "utility",
+]

@@ -5,7 +5,7 @@ prompt's pass rate. It is a NamedTuple of pure functions, so `jit`, `vmap` and `
 without ceremony.
 """
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Float, Int, Key
 
@@ -63,6 +63,7 @@ class Info(NamedTuple):
     nis: Float[Array, ""]
 
 
+@runtime_checkable
 class Init(Protocol):
     """Makes the state before any observation."""
 
@@ -71,6 +72,7 @@ class Init(Protocol):
         ...
 
 
+@runtime_checkable
 class Predict(Protocol):
     """Ages the belief: the policy has moved on."""
 
@@ -79,6 +81,7 @@ class Predict(Protocol):
         ...
 
 
+@runtime_checkable
 class Update(Protocol):
     """Absorbs outcomes. An observation without trials leaves the state as it is, bit for bit."""
 
@@ -87,6 +90,7 @@ class Update(Protocol):
         ...
 
 
+@runtime_checkable
 class PassRate(Protocol):
     """Reads the expected pass rates."""
 
@@ -95,6 +99,7 @@ class PassRate(Protocol):
         ...
 
 
+@runtime_checkable
 class Informative(Protocol):
     """Reads how likely a rollout group is to teach anything."""
 
@@ -103,6 +108,7 @@ class Informative(Protocol):
         ...
 
 
+@runtime_checkable
 class Draw(Protocol):
     """Draws from the belief, for Thompson sampling."""
 

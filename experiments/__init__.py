@@ -1,0 +1,1 @@
+"""Experiments: one file each, a frozen config and `main(config) -> dict`."""

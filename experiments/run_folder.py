@@ -1,0 +1,186 @@
+"""What every experiment leaves behind: a folder, by default `runs/<experiment>/<UTC time>`.
+
+`config.json` holds the dataclass that was run, `results.json` config, versions, commit and every
+number, `report.md` the same to be read, beside figures as PNG.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "numpyro", "scikit-learn")
+
+# A pipe has no width; tables then get room enough not to wrap.
+console = Console(width=None if sys.stdout.isatty() else 120)
+
+
+def open_folder(name: str, out: Path | None, config: Any) -> Path:
+    """Makes the run's folder and writes its config, before anything is computed.
+
+    Args:
+        name: of the experiment.
+        out: where to; `runs/<name>/<UTC time>` if not given.
+        config: a dataclass.
+
+    Returns:
+        The folder.
+    """
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs") / name / stamp if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", dataclasses.asdict(config))
+    return folder
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of everything that can move a number, the commit, and the machine's shape."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": _commit(),
+        "backend": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+
+
+def _commit() -> str:
+    """The checked-out commit, marked where the tree differs from it."""
+    root = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not a git checkout)"
+    return head + (" with local changes" if changed else "")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON in one move, so a crash leaves the old file or the new one, never half."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    temporary.write_text(json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+    os.replace(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, paths and non-finite numbers as JSON has them."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray | jax.Array):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def save_results(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, Any]:
+    """Writes results.json: what was measured, beside config, versions and commit.
+
+    Args:
+        folder: of the run.
+        config: a dataclass.
+        results: what was measured.
+
+    Returns:
+        The whole content of the file.
+    """
+    content = {"config": dataclasses.asdict(config), "provenance": provenance(), **results}
+    write_json(folder / "results.json", content)
+    return content
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; floats with four significant digits."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(_cell(x) for x in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """The same table on the terminal."""
+    table = Table(title=title, title_justify="left")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*[_cell(x) for x in row])
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float | np.floating):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def write_report(folder: Path, title: str, sections: Sequence[str]) -> Path:
+    """Writes report.md, ending with how to make it again.
+
+    Args:
+        folder: of the run.
+        title: first line.
+        sections: Markdown paragraphs.
+
+    Returns:
+        The path.
+    """
+    content = provenance()
+    versions = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
+    made = (
+        "## How this was made\n\n"
+        f"Python {content['python']}; {versions}; {content['backend']} ({content['device']}, "
+        f"{content['cpus']} cores); commit {content['commit']}. The configuration is in "
+        "`config.json`, every figure in `results.json`."
+    )
+    path = folder / "report.md"
+    path.write_text("\n\n".join([f"# {title}", *sections, made]) + "\n")
+    return path
+
+
+def progress() -> Progress:
+    """A progress bar for long work; silent where nobody watches a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not sys.stderr.isatty() and not console.is_terminal,
+    )

@@ -1,0 +1,115 @@
+"""The package as a whole: what importing does, that examples run, and that tests assert."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fade_jax
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ["fade_jax", *(m.name for m in pkgutil.walk_packages(fade_jax.__path__, "fade_jax."))]
+
+IMPORT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import jax
+before = dict(jax.config.values)
+for module in {modules}:
+    __import__(module)
+assert not jax.live_arrays(), jax.live_arrays()
+assert dict(jax.config.values) == before
+"""
+
+
+def test_importing_needs_jax_alone_allocates_nothing_and_sets_nothing():
+    blocked = {"flax", "paced_jax", "optax", "numpyro", "sklearn", "pyarrow", "chex", "orbax"}
+    code = IMPORT.format(blocked=blocked, modules=CORE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.standard_promotion
+@pytest.mark.parametrize("name", CORE)
+def test_examples_in_docstrings_run(name):
+    module = importlib.import_module(name)
+    # Plain Python floats and lists belong in an example; the strictness is for our own code.
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    result = doctest.testmod(module, optionflags=flags)
+    assert result.failed == 0
+
+
+def readme_blocks():
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("index", range(len(readme_blocks())))
+def test_examples_in_the_readme_run(index):
+    code = readme_blocks()[index]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    promised = re.findall(r"print\(.*\)\s+# (.*)", code)
+    assert [line for line in promised if line not in done.stdout] == []
+
+
+def test_the_first_example_is_short_and_early():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = lines.index("```python")
+    assert start < 40
+    assert len(readme_blocks()[0].strip().splitlines()) <= 14
+
+
+def tests_of(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            yield node
+
+
+def weak(statement):
+    """`assert True`, and asserts that say no more than "finite"."""
+    if not isinstance(statement, ast.Assert):
+        return False
+    if isinstance(statement.test, ast.Constant):
+        return True
+    words = {n.attr for n in ast.walk(statement.test) if isinstance(n, ast.Attribute)}
+    return "isfinite" in words and words <= {"isfinite", "all", "numpy", "np", "jnp"}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("tests/**/test_*.py")), ids=lambda p: p.name)
+def test_no_test_checks_only_that_numbers_are_finite(path):
+    for test in tests_of(path):
+        strong = [
+            node
+            for node in ast.walk(test)
+            if (isinstance(node, ast.Assert) and not weak(node))
+            or (
+                isinstance(node, ast.Call)
+                and re.search(r"assert|raises|check|expect|warns", ast.unparse(node.func))
+            )
+        ]
+        assert strong, f"{path.name}::{test.name} asserts nothing that could fail usefully"
+
+
+def test_modules_stay_small():
+    sizes = {
+        path: len(path.read_text().splitlines())
+        for package in ("fade_jax", "paced_jax")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert max(sizes.values()) <= 400, max(sizes, key=sizes.get)
+    ordered = sorted(size for path, size in sizes.items() if path.name != "__init__.py")
+    assert ordered[len(ordered) // 2] <= 200
