@@ -24,7 +24,8 @@ from rich.table import Table
 
 from paced_jax.policy.base_policies import WEIGHTS, load_base_policy, save_base_policy
 from paced_jax.policy.config import DecoderConfig
-from paced_jax.pretraining import PretrainConfig, cell_successes, pretrain
+from paced_jax.pretraining import PretrainConfig, pretrain
+from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.tokens import SKILLS, VOCAB_SIZE
 
 

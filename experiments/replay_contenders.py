@@ -134,7 +134,7 @@ def contenders(with_texts: bool) -> dict[str, Contender]:
         "beta_tuned_free": Contender(
             "Beta, tuned, pull to the prior tuned too",
             _beta,
-            strong | {},
+            strong | {"pull": 0.5},
             beta_free | {"pull": tuning.unit_interval()},
         ),
         "markov": Contender(

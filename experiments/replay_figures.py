@@ -56,7 +56,7 @@ def draw(
         table,
         families[sparsest],
         predictions[sparsest],
-        shown,
+        [name for name in shown if not name.startswith("ema")],  # off the scale
         labels,
     )
     extra: dict[str, Any] = {"error_curves": curves}
@@ -131,7 +131,7 @@ def _error_curves(path, table, family, predictions, shown, labels) -> dict[str, 
     for axis, (title, (value, edges)) in zip(axes, axes_of.items(), strict=True):
         bins = list(pairwise(edges))
         masks = [(value >= low) & (value < high) for low, high in bins]
-        kept = [(b, m) for b, m in zip(bins, masks, strict=True) if m.sum() >= 30]
+        kept = [(b, m) for b, m in zip(bins, masks, strict=True) if m.sum() >= 300]
         ticks = [str(low) if high == low + 1 else f"{low}–{high - 1}" for (low, high), _ in kept]
         curves[title] = {"bins": ticks, "count": [int(m.sum()) for _, m in kept], "log_loss": {}}
         for i, name in enumerate(shown):
@@ -153,8 +153,8 @@ def _error_curves(path, table, family, predictions, shown, labels) -> dict[str, 
     lowest = min(
         min(v) for c in curves.values() if isinstance(c, dict) for v in c["log_loss"].values()
     )
-    axes[0].set_ylim(max(0.0, lowest - 0.05), 1.05)
-    axes[1].legend(loc="upper left")
+    axes[0].set_ylim(bottom=max(0.0, lowest - 0.05))
+    axes[0].legend()
     share = f"{100 * family[0].observed_share:.0f} %"
     figure.suptitle(
         f"Where evidence is thin ({family[0].name}, {share} of visits shown)", x=0.01, ha="left"
@@ -205,7 +205,7 @@ def _abilities(path: Path, table: Any, params: dict[str, float], pool: Pool) -> 
     first.set_title("ability common to all prompts (± 2 sd)")
     first.set_ylabel("logits")
     first.set_xlabel("visit (epoch)")
-    first.legend(loc="upper left")
+    first.legend()
     if num_skills:
         for i, skill in enumerate(top):
             sd = np.sqrt(cov[:, skill, skill])
@@ -219,7 +219,7 @@ def _abilities(path: Path, table: Any, params: dict[str, float], pool: Pool) -> 
             )
         axes[1].set_title("the three skills that moved most (smoothed)")
         axes[1].set_xlabel("visit (epoch)")
-        axes[1].legend(loc="upper left")
+        axes[1].legend()
     figures.save(figure, path)
     return {
         "common_filtered": np.asarray(filtered.mean[:, 0]).tolist(),

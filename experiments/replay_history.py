@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,8 @@ class Config:
     """Shares of the prompts that trackers are ever shown; they are scored on the others."""
     fit_steps: int = 60
     """Gradient steps of each empirical Bayes fit."""
+    fit_score: Literal["informative", "counts"] = "informative"
+    """What a fit maximises: the log score of the event predicted here, or of the counts."""
     bootstrap: int = 2000
     """Bootstrap samples over prompts of each paired comparison."""
     seed: int = 0
@@ -150,20 +152,26 @@ def make_pool(config: Config, table: Table, rows: np.ndarray, text: np.ndarray |
 
 
 def fit_half(
-    contender: Contender, pool: Pool, table: Table, rows: np.ndarray, steps: int
+    contender: Contender, pool: Pool, table: Table, rows: np.ndarray, config: Config
 ) -> tuple[dict[str, float], list[float]]:
     """Tunes a contender on some prompts; returns its parameters and the score's trace."""
     successes, trials = jnp.asarray(table.successes[:, rows]), jnp.asarray(table.trials[:, rows])
-    groups = float((table.trials[1:, rows] > 0).sum())
+    informative = jnp.asarray(table.informative[:, rows], jnp.float32)
+    visited = jnp.asarray(table.trials[:, rows] == table.group_size).at[0].set(False)
 
     def climb(start: Any, pool: Pool) -> tuning.Fit:
         def score(params: Any) -> jax.Array:
             tracker = contender.build(params, pool)
-            _, _, _, info = replay.replay(
+            predictions, _, _, info = replay.replay(
                 tracker, tracker.init(), successes, trials, trials > 0, table.group_size
             )
-            return info.log_evidence[1:].sum() / groups
+            if config.fit_score == "counts":
+                return info.log_evidence[1:].sum() / visited.sum()
+            p = jnp.clip(predictions, 1e-6, 1 - 1e-6)
+            log = informative * jnp.log(p) + (1 - informative) * jnp.log1p(-p)
+            return jnp.where(visited, log, 0.0).sum() / visited.sum()
 
+        steps = 10 if config.quick else config.fit_steps
         return tuning.fit(score, start, contender.constraints, steps=steps, learning_rate=0.1)
 
     start = {name: jnp.float32(value) for name, value in contender.start.items()}
@@ -285,7 +293,14 @@ def _fingerprint(config: Config, table: Table) -> str:
     digest = hashlib.sha256()
     for part in (table.successes, table.trials):
         digest.update(np.ascontiguousarray(part).tobytes())
-    settings = (config.fit_steps, config.num_skills, config.seed, config.quick, table.texts)
+    settings = (
+        config.fit_steps,
+        config.fit_score,
+        config.num_skills,
+        config.seed,
+        config.quick,
+        table.texts,
+    )
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()[:16]
 
@@ -330,7 +345,6 @@ def main(config: Config) -> dict[str, Any]:
 
     predictions: list[dict[str, np.ndarray]] = [{} for _ in families]
     rows: list[dict[str, Any]] = []
-    steps = 10 if config.quick else config.fit_steps
     with run_folder.progress() as bar:
         task = bar.add_task("trackers", total=len(table_of))
         for name, contender in table_of.items():
@@ -341,7 +355,7 @@ def main(config: Config) -> dict[str, Any]:
                     fits[half] = dict(contender.start)
                     if contender.constraints is not None:
                         fits[half], traces[half] = fit_half(
-                            contender, pools[half], table, halves[half], steps
+                            contender, pools[half], table, halves[half], config
                         )
                 saved["fits"][name], saved["traces"][name] = fits, traces
                 run_folder.write_json(folder / "fits.json", saved)

@@ -1,0 +1,1 @@
+"""Slow, independent truth for the filter: grids, samplers and textbook updates."""

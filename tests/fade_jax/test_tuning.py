@@ -113,7 +113,9 @@ def test_rivals_can_be_tuned_too():
         return log_score(discounted_beta.build(60, **params), successes, trials)
 
     start = {"discount": jnp.asarray(0.99)}
-    fit = jax.jit(lambda p: tuning.fit(score, p, {"discount": tuning.unit_interval()}, steps=40))(
-        start
-    )
+    fit = jax.jit(
+        lambda p: tuning.fit(
+            score, p, {"discount": tuning.unit_interval()}, steps=60, learning_rate=0.3
+        )
+    )(start)
     assert 0.3 < float(fit.params["discount"]) < 0.95
