@@ -219,8 +219,8 @@ def build(
         >>> tracker = build(loadings, hyperparameters.default(num_skills=2))
         >>> seen = Observation(jnp.array([0]), jnp.array([8.0]), jnp.array([8.0]))
         >>> state, info = tracker.update(tracker.init(), seen)
-        >>> tracker.pass_rate(state).round(2).tolist()  # the skill it shares lifts prompt 1
-        [0.8..., 0.5..., 0.5...]
+        >>> print(tracker.pass_rate(state).round(2))  # the skill it shares lifts prompt 1
+        [0.89 0.65 0.57]
     """
     if joint:
         from fade_jax import joint_filter  # it builds on this module

@@ -85,7 +85,7 @@ def condition(
     Example:
         >>> import jax.numpy as jnp
         >>> prior = Gaussian(jnp.zeros(1), jnp.ones((1, 1)))
-        >>> condition(prior, jnp.ones((1, 1)), jnp.ones(1), jnp.ones(1)).mean.tolist()
+        >>> print(condition(prior, jnp.ones((1, 1)), jnp.ones(1), jnp.ones(1)).mean.round(3))
         [0.5]
     """
     if form == "cholesky":
