@@ -85,6 +85,51 @@ def predict(model: Model, state: State, elapsed: Elapsed) -> State:
     return state._replace(ability=ability, clock=state.clock + elapsed)
 
 
+class Step(NamedTuple):
+    """A belief after one Gaussian step: the ability, the batch's intercepts, the batch's logits."""
+
+    ability: Gaussian
+    intercept: Estimate
+    logits: Estimate
+
+
+def gaussian_step(
+    ability: Gaussian,
+    intercept: Estimate,
+    design: Float[Array, "B D"],
+    site: Site,
+    form: Form = "cholesky",
+) -> Step:
+    """Conditions ability and intercepts on one Gaussian site per logit, exactly.
+
+    With `psi_i = design_i . theta - d_i` and sites `exp(shift_i psi_i - precision_i psi_i^2 / 2)`,
+    d_i is integrated out, theta takes one D-dimensional step, and d_i follows given theta.
+
+    Args:
+        ability: predicted belief about theta.
+        intercept: [B] predicted moments of the d_i, each prompt once.
+        design: [B, D] rows `[1, loading_i]`.
+        site: [B].
+        form: of the D-dimensional step.
+
+    Returns:
+        Exact marginals of theta, of each d_i and of each psi_i.
+    """
+    # Integrating d out of a site leaves an observation of theta alone, of precision w.
+    q = 1 / (1 + site.precision * intercept.var)
+    w = q * site.precision
+    r = q * (site.shift + site.precision * intercept.mean)
+    ability = linear_gaussian.condition(ability, design, w, r, form)
+    along = linear_gaussian.marginal(ability, design)  # design . theta, after the step
+    # Given theta, d is Gaussian with precision 1 / var + site.precision.
+    gain = q * intercept.var
+    mean = intercept.mean + gain * (site.precision * (along.mean - intercept.mean) - site.shift)
+    var = gain + jnp.square(gain * site.precision) * along.var
+    # 1 - gain * precision = q is the part of design . theta that d does not absorb.
+    logits = Estimate(along.mean - mean, q**2 * along.var + gain)
+    return Step(ability, Estimate(mean, var), logits)
+
+
 @jax.default_matmul_precision("highest")
 def update(model: Model, state: State, observation: Observation) -> tuple[State, Info]:
     """Conditions on the outcomes of a batch.
@@ -105,55 +150,42 @@ def update(model: Model, state: State, observation: Observation) -> tuple[State,
     design = _design(model, prompt_ids)
     intercept = _intercepts_of(model, state, prompt_ids)
     prior = _logits(linear_gaussian.marginal(state.ability, design), intercept)
-
-    def condition(site: Site) -> tuple[Gaussian, Estimate, Estimate]:
-        # Integrating d out of the site leaves an observation of the ability alone, of precision w.
-        q = 1 / (1 + site.precision * intercept.var)
-        w = q * site.precision
-        r = q * (site.shift + site.precision * intercept.mean)
-        ability = linear_gaussian.condition(state.ability, design, w, r, model.form)
-        along = linear_gaussian.marginal(ability, design)  # a . theta, after the step
-        # Given theta, d is Gaussian with precision 1 / var + site.precision.
-        gain = q * intercept.var
-        residual = site.precision * (along.mean - intercept.mean) - site.shift
-        mean = intercept.mean + gain * residual
-        var = gain + jnp.square(gain * site.precision) * along.var
-        # 1 - gain * precision = q: the part of a . theta that the intercept does not absorb.
-        logits = Estimate(along.mean - mean, q**2 * along.var + gain)
-        return ability, Estimate(mean, var), logits
+    condition = partial(gaussian_step, state.ability, intercept, design, form=model.form)
 
     def one_pass(carry: tuple[Site, Estimate], _) -> tuple[tuple[Site, Estimate], None]:
         site, logits = carry
         seen = moments.cavity(logits, site) if rule.cavity else logits
         site = rule.site(prior, seen, successes, trials)
-        return (site, condition(site)[2]), None
+        return (site, condition(site).logits), None
 
     site = rule.site(prior, prior, successes, trials)
+    step = condition(site)
     if rule.passes > 1:
-        carry = (site, condition(site)[2])
-        carry, _ = jax.lax.scan(one_pass, carry, None, length=rule.passes - 1)
-        site = carry[0]
-    ability, posterior, logits = condition(site)
+        start = (site, step.logits)
+        (site, _), _ = jax.lax.scan(one_pass, start, None, length=rule.passes - 1)
+        step = condition(site)
     if rule.final_site is not None:
-        sharper, intercepts, _ = condition(rule.final_site(prior, logits, successes, trials))
-        ability = ability._replace(cov=sharper.cov)
-        posterior = posterior._replace(var=intercepts.var)
+        sharper = condition(rule.final_site(prior, step.logits, successes, trials))
+        step = Step(
+            step.ability._replace(cov=sharper.ability.cov),
+            step.intercept._replace(var=sharper.intercept.var),
+            sharper.logits,
+        )
 
-    rate = utility.expected_pass_rate(*prior)
-    spread = utility.pass_rate_variance(*prior)
+    rate, spread = utility.expected_pass_rate(*prior), utility.pass_rate_variance(*prior)
     info = Info(
         log_evidence(state.ability, intercept, prior, design, site, successes, trials),
         normalised_innovation(rate, spread, successes, trials),
     )
     surprise = rate - successes / jnp.maximum(trials, 1)
     visits = state.visits.at[prompt_ids].get(mode="clip")
-    kept = model.shrinkage.settle(model.hyper, intercept, posterior, surprise, visits)
+    kept = model.shrinkage.settle(model.hyper, intercept, step.intercept, surprise, visits)
     settled = _settle(model, state, prompt_ids, trials > 0, kept)
     # A batch without trials says nothing: keep the ability bit for bit, rounding included. The
     # pool is left alone anyway; a select over it would cost a tenth of the step.
     seen_any = jnp.any(trials > 0)
     ability, nis = jax.tree.map(
-        partial(jnp.where, seen_any), (ability, info.nis), (state.ability, state.nis)
+        partial(jnp.where, seen_any), (step.ability, info.nis), (state.ability, state.nis)
     )
     return settled._replace(ability=ability, nis=nis), info
 
