@@ -70,10 +70,12 @@ TINY = Config(
             rope_theta=100.0,
             remat=True,
         ),
-        steps=1000,
+        steps=900,
         batch_size=128,
-        skill_share=(1.5, 1.0, 1.0, 1.5, 1.5, 0.8, 1.0, 1.5),
+        learning_rate=2e-3,
+        skill_share=(2.0, 0.8, 0.9, 1.2, 1.8, 0.4, 0.6, 1.8),
         length_decay=(0.5, 0.7, 0.7, 0.5, 0.5, 0.9, 0.7, 0.5),
+        length_floor=0.25,
     ),
 )
 BASE = Config(
@@ -89,11 +91,12 @@ BASE = Config(
             rope_theta=100.0,
             remat=True,
         ),
-        steps=1000,
+        steps=600,
         batch_size=128,
-        learning_rate=1.5e-3,
-        skill_share=(1.5, 1.0, 1.0, 1.5, 1.5, 0.8, 1.0, 1.5),
+        learning_rate=2e-3,
+        skill_share=(2.0, 0.8, 0.9, 1.2, 1.8, 0.4, 0.6, 1.8),
         length_decay=(0.5, 0.7, 0.7, 0.5, 0.5, 0.9, 0.7, 0.5),
+        length_floor=0.25,
     ),
 )
 CONFIGS = {"tiny": ("131,008 parameters", TINY), "base": ("about 1 million", BASE)}
@@ -131,7 +134,7 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         The metadata, as stored.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=100)
     started, cpu = time.perf_counter(), time.process_time()
     key, table_key = jax.random.split(jax.random.key(config.seed))
     steps = config.pretrain.steps
@@ -179,7 +182,7 @@ def main(config: Config) -> dict[str, Any]:
     save_base_policy(config.out, config.name, decoder, policy.params, metadata)
     table = Table(title=f"{config.name}: pass rate, temperature 1")
     for column in ("skill", *map(str, range(1, config.pretrain.max_length + 1))):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     for name, row in metadata["pass_rate"].items():
         table.add_row(name, *(f"{rate:.2f}" for rate in row))
     console.print(table)

@@ -255,8 +255,9 @@ def log_marginal(
     Returns:
         [B] nats; 0 where trials = 0.
     """
-    _, log_weight = _tilted_nodes(prior, successes, trials, nodes)
-    return jax.nn.logsumexp(log_weight, axis=-1) + log_binomial_coefficient(successes, trials)
+    *_, log_weight, log_peak = _tilted_nodes(prior, successes, trials, nodes)
+    log_mass = log_peak + jax.nn.logsumexp(log_weight, axis=-1)
+    return log_mass + log_binomial_coefficient(successes, trials)
 
 
 def log_site_mass(psi: Estimate, site: Site) -> Float[Array, " B"]:
@@ -291,43 +292,60 @@ def _curvature_site(
 
 def _tilted_nodes(
     prior: Estimate, successes: Float[Array, " B"], trials: Float[Array, " B"], nodes: int
-) -> tuple[Float[Array, "B nodes"], Float[Array, "B nodes"]]:
-    """Quadrature nodes for prior x likelihood, and the log mass each stands for."""
+) -> tuple[
+    Float[Array, " B"], Float[Array, "B nodes"], Float[Array, "B nodes"], Float[Array, " B"]
+]:
+    """Gauss-Hermite rule for prior x likelihood, around its mode.
+
+    Returns the mode minus the prior mean, the nodes minus the mode, the log mass of each node
+    relative to the density at the mode, and the log of that density.
+    """
     offsets, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    log_rule = np.log(weights) + offsets**2 / 2
     dtype = prior.mean.dtype
-    offsets = jnp.asarray(offsets, dtype)
-    log_rule = jnp.asarray(log_rule, dtype)
+    log_rule = jnp.asarray(np.log(weights) + offsets**2 / 2, dtype)
     shift = _mode_offset(prior, successes, trials)
-    p = jax.nn.sigmoid(prior.mean + shift)
+    mode = prior.mean + shift
+    p = jax.nn.sigmoid(mode)
     var = jnp.maximum(prior.var, 1e-12)  # a logit known exactly still has nodes
     scale = jax.lax.stop_gradient(jnp.sqrt(var / (1 + var * trials * p * (1 - p))))
-    from_mean = shift[:, None] + scale[:, None] * offsets[None, :]
-    psi = prior.mean[:, None] + from_mean
-    log_prior = -(from_mean**2) / (2 * var[:, None])
-    log_likelihood = successes[:, None] * psi - trials[:, None] * jax.nn.softplus(psi)
+    step = scale[:, None] * jnp.asarray(offsets, dtype)[None, :]
+    log_mode = jax.nn.softplus(mode)
+    prior_change = -step * (shift[:, None] + step / 2) / var[:, None]
+    change = jax.nn.softplus(mode[:, None] + step) - log_mode[:, None]
+    likelihood_change = successes[:, None] * step - trials[:, None] * change
+    log_peak = successes * mode - trials * log_mode - shift**2 / (2 * var)
     log_scale = jnp.log(scale) - jnp.log(2 * jnp.pi * var) / 2
-    return psi, log_rule[None, :] + log_prior + log_likelihood + log_scale[:, None]
+    return shift, step, log_rule[None, :] + prior_change + likelihood_change, log_peak + log_scale
 
 
 def _moment_site(
     prior: Estimate, successes: Float[Array, " B"], trials: Float[Array, " B"], nodes: int
 ) -> Site:
     """The site that turns the prior's first two moments into those of prior x likelihood."""
-    psi, log_weight = _tilted_nodes(prior, successes, trials, nodes)
-    weight = jax.nn.softmax(log_weight, axis=-1)
+    shift, step, log_weight, _ = _tilted_nodes(prior, successes, trials, nodes)
+    # No maximum to subtract first: the density peaks at the mode, so no weight exceeds the rule's.
+    weight = jnp.exp(log_weight)
+    total = jnp.sum(weight, -1)
+
+    def moments_of(deviation: Float[Array, "B nodes"]) -> Estimate:
+        """Mean and variance of what is small near the mode: one sweep, no cancellation."""
+        mean = jnp.sum(weight * deviation, -1) / total
+        return Estimate(mean, jnp.sum(weight * deviation**2, -1) / total - mean**2)
+
     var = jnp.maximum(prior.var, 1e-12)
     # Wide prior: moments as they are. `removed` is (1 - var' / var) / var, the curvature gained.
-    mean = jnp.sum(weight * psi, -1)
-    spread = jnp.sum(weight * (psi - mean[:, None]) ** 2, -1)
-    removed = (1 - spread / var) / var
+    beyond = moments_of(step)
+    mean = prior.mean + shift + beyond.mean
+    removed = (1 - beyond.var / var) / var
     # Narrow prior: that difference is lost in rounding. Stein's identities give the change itself,
-    # mean' = mean + var slope and var' = var - var^2 bend, but amplify quadrature error by var^2.
-    p = jax.nn.sigmoid(psi)
-    gradient = successes[:, None] - trials[:, None] * p
-    slope = jnp.sum(weight * gradient, -1)
-    curvature = trials[:, None] * p * (1 - p)
-    bend = jnp.sum(weight * (curvature - (gradient - slope[:, None]) ** 2), -1)
+    # mean' = mean + var slope and var' = var - var^2 bend, but amplify quadrature error by var^2:
+    # slope = E[y - n p], bend = E[n p (1 - p)] - Var[n p].
+    mode = prior.mean + shift
+    centre = jax.nn.sigmoid(mode)
+    rate = moments_of(jax.nn.sigmoid(mode[:, None] + step) - centre[:, None])
+    rate = rate._replace(mean=centre + rate.mean)
+    slope = successes - trials * rate.mean
+    bend = trials * rate.mean * (1 - rate.mean) - trials * (trials + 1) * rate.var
     narrow = var < 1
     mean = jnp.where(narrow, prior.mean + var * slope, mean)
     removed = jnp.maximum(jnp.where(narrow, bend, removed), 0.0)

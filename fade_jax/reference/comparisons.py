@@ -9,20 +9,20 @@ Shapes: `R` runs, `T` steps, `N` prompts, `B` rows a step, `K` skills, `D = K + 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fade_jax import ability_difficulty, joint_filter
+from fade_jax import ability_difficulty
 from fade_jax.hyperparameters import Hyperparameters
 from fade_jax.linear_gaussian import Gaussian
 from fade_jax.moments import MomentRule
 from fade_jax.reference import grid
 from fade_jax.trackers import logit_kalman
-from fade_jax.types import Estimate, Observation
+from fade_jax.types import Observation
 
 Kind = Literal["known", "factored", "joint"]
 
@@ -45,6 +45,30 @@ class Runs(NamedTuple):
     prompt_ids: Int[np.ndarray, "R T B"]
     successes: Float[np.ndarray, "R T B"]
     trials: Float[np.ndarray, "R T B"]
+
+
+class Moments(NamedTuple):
+    """Means and covariances of the ability.
+
+    Attributes:
+        mean: [..., D].
+        cov: [..., D, D].
+    """
+
+    mean: Float[np.ndarray, "*shape D"]
+    cov: Float[np.ndarray, "*shape D D"]
+
+
+class Predicted(NamedTuple):
+    """Beliefs about every logit before each step's counts.
+
+    Attributes:
+        mean: [T, N] logits.
+        var: [T, N] squared logits.
+    """
+
+    mean: Float[np.ndarray, "T N"]
+    var: Float[np.ndarray, "T N"]
 
 
 class Gap(NamedTuple):
@@ -107,9 +131,25 @@ def simulate(
     return Runs(*map(np.stack, zip(*map(one, seeds), strict=True)))
 
 
-def exact_ability(
-    runs: Runs, *, drift: float, ability_sd: float, num_points: int = 201
-) -> Gaussian:
+def pad(runs: Runs, rows: int) -> Runs:
+    """Adds inert rows to every step's batch, so that worlds of different B share one compilation.
+
+    Args:
+        runs: R of them.
+        rows: B afterwards.
+
+    Returns:
+        The same runs with rows of prompt 0 without trials.
+    """
+    extra = rows - runs.prompt_ids.shape[2]
+    batch = {
+        name: np.pad(getattr(runs, name), ((0, 0), (0, 0), (0, extra)))
+        for name in ("prompt_ids", "successes", "trials")
+    }
+    return runs._replace(**batch)
+
+
+def exact_ability(runs: Runs, *, drift: float, ability_sd: float, num_points: int = 201) -> Moments:
     """Moments of the ability after every step by the grid filter, difficulties known; K = 1.
 
     Args:
@@ -119,7 +159,7 @@ def exact_ability(
         num_points: of the grid, an axis.
 
     Returns:
-        Gaussian of [R, T, 2] and [R, T, 2, 2] numpy arrays.
+        Moments [R, T, 2] and [R, T, 2, 2].
     """
 
     def one(loadings, difficulty, ability, ids, successes, trials):
@@ -132,7 +172,7 @@ def exact_ability(
         return found.mean, found.cov
 
     found = [one(*run) for run in zip(*runs, strict=True)]
-    return Gaussian(*map(np.stack, zip(*found, strict=True)))
+    return Moments(*map(np.stack, zip(*found, strict=True)))
 
 
 def follow(
@@ -143,7 +183,7 @@ def follow(
     drift: float,
     ability_sd: float,
     difficulty_sd: float,
-) -> Gaussian:
+) -> Moments:
     """Moments of the ability after every step by the filter.
 
     Args:
@@ -156,13 +196,13 @@ def follow(
         difficulty_sd: as simulated; not used where the difficulties are known.
 
     Returns:
-        Gaussian of [R, T, D] and [R, T, D, D] numpy arrays.
+        Moments [R, T, D] and [R, T, D, D].
     """
     with jax.enable_x64(True):
         arrays = jax.tree.map(jnp.asarray, runs._replace(ability=np.zeros(len(runs.ability))))
         settings = (jnp.float64(x) for x in (drift, ability_sd, difficulty_sd))
         path = _follow(rule, kind, arrays, *settings)
-        return Gaussian(*map(np.asarray, path))
+        return Moments(*map(np.asarray, path))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -175,40 +215,32 @@ def _follow(rule, kind, runs, drift, ability_sd, difficulty_sd):
             ability_mean=jnp.zeros(dim),
             ability_cov=ability_sd**2 * jnp.eye(dim),
             ability_drift=drift,
-            intercept_var=difficulty_sd**2,
+            intercept_var=jnp.float64(0) if kind == "known" else difficulty_sd**2,
             intercept_drift=0.0,
         )
-        if kind == "joint":
-            module = joint_filter
-            model = joint_filter.assemble(run.loadings, hyper, rule=rule)
-        else:
-            module = ability_difficulty
-            model = ability_difficulty.assemble(run.loadings, hyper, rule=rule)
-        state = module.init(model)
+        joint = kind == "joint"
+        tracker = ability_difficulty.build(run.loadings, hyper, rule=rule, joint=joint)
+        state = tracker.init()
         if kind == "known":
-            padding = state.visits.shape[0] - run.difficulty.shape[0]
-            known = jnp.pad(run.difficulty, (0, padding))
-            state = state._replace(intercept=Estimate(known, jnp.zeros_like(known)))
-            model = model._replace(hyper=Hyperparameters(**(vars(hyper) | {"intercept_var": 0.0})))
+            mean = state.intercept.mean.at[: run.difficulty.shape[0]].set(run.difficulty)
+            state = state._replace(intercept=state.intercept._replace(mean=mean))
 
-        def step(state, row):
-            state, _ = module.update(model, state, Observation(*row))
-            belief = state.latents if kind == "joint" else state.ability
-            return module.predict(model, state, 1.0), Gaussian(
-                belief.mean[:dim], belief.cov[:dim, :dim]
-            )
+        def step(state: Any, row: tuple[Array, ...]) -> tuple[Any, Gaussian]:
+            state, _ = tracker.update(state, Observation(*row))
+            mean, cov = state.latents if joint else state.ability
+            return tracker.predict(state, 1.0), Gaussian(mean[:dim], cov[:dim, :dim])
 
         return jax.lax.scan(step, state, (run.prompt_ids, run.successes, run.trials))[1]
 
     return jax.vmap(one)(runs)
 
 
-def gap(belief: Gaussian, exact: Gaussian) -> Gap:
+def gap(belief: Moments, exact: Moments) -> Gap:
     """Compares Gaussian beliefs with exact moments, in units of the exact posterior.
 
     Args:
-        belief: [..., D] means and [..., D, D] covariances, numpy.
-        exact: the same, positive definite.
+        belief: of a filter.
+        exact: the covariance positive definite.
 
     Returns:
         Gap.
@@ -248,7 +280,7 @@ def predict_walks(
     prior_mean: float,
     prior_var: float,
     drift: float,
-) -> Estimate:
+) -> Predicted:
     """Beliefs of the per-prompt logit filter before each step's counts, no variance capped.
 
     Args:
@@ -260,12 +292,12 @@ def predict_walks(
         drift: standard deviation per step.
 
     Returns:
-        Estimate of [T, N] numpy arrays.
+        Predicted.
     """
     with jax.enable_x64(True):
         settings = (jnp.float64(x) for x in (prior_mean, prior_var, drift))
         path = _predict_walks(rule, jnp.asarray(successes), jnp.asarray(trials), *settings)
-        return Estimate(*map(np.asarray, path))
+        return Predicted(*map(np.asarray, path))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -56,7 +56,9 @@ def half_step(
     Returns:
         `theta | omega`.
     """
-    given = MomentRule(lambda prior, current, y, n: Site(omega, y - n / 2))
+    given = MomentRule(
+        lambda prior, current, successes, trials: Site(omega, successes - trials / 2)
+    )
     return ability_difficulty.update(model._replace(rule=given), state, observation)[0].ability
 
 

@@ -9,7 +9,6 @@ Shapes: `T` steps, `N` prompts, `B` rows a step, `G` grid points an axis.
 """
 
 from functools import partial
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -138,12 +137,12 @@ def log_predictive(
     arrays = np.broadcast_arrays(*(np.asarray(x, float) for x in (mean, var, successes, trials)))
     with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
         log_mass = np.asarray(_log_mass(*map(jnp.asarray, arrays), num_points))
-    return log_mass + _log_choose(successes, trials)
+    return np.asarray(log_mass + _log_choose(successes, trials))
 
 
 @partial(jax.jit, static_argnums=4)
 def _log_mass(mean, var, successes, trials, num_points):
-    """Trapezoid rule over the mode +- 9 sd, as in `binomial_logit`; compiled: it scores millions."""
+    """Trapezoid rule over the mode +- 9 sd, as `binomial_logit`, but compiled for many beliefs."""
 
     def log_density(psi: Array, axis: tuple[int, ...] = ()) -> Array:
         m, v, y, n = (jnp.expand_dims(x, axis) for x in (mean, var, successes, trials))
@@ -362,8 +361,9 @@ def _kernel(offsets: np.ndarray, spacing: float, drift: float) -> np.ndarray:
 def _check_spacing(spacing: float, drift: float, narrowest: float) -> None:
     """Refuses a grid that is too coarse.
 
-    The sums are over the density itself, and over kernel times density in a convolution. Of a
-    normal shape the trapezoid rule errs by `2 exp(-2 (pi sd / spacing)^2)`: 6e-6 at sd = .8 spacing.
+    The sums are over the density itself, and over kernel times density in a convolution. The
+    trapezoid rule for a normal shape errs by `2 exp(-2 (pi sd / spacing)^2)`, 6e-6 at sd = .8
+    spacing.
     """
     scale = 1 / np.hypot(1 / drift, 1 / narrowest) if drift > 0 else narrowest
     if scale < 0.8 * spacing:

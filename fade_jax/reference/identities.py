@@ -77,7 +77,7 @@ def _identities(
     merged = merge_duplicates(seen, num_prompts)
     omega = jnp.where(merged.trials > 0, omega, 0.0)
     site = Site(omega, merged.successes - merged.trials / 2)
-    rule = MomentRule(lambda prior, current, y, n: site)
+    rule = MomentRule(lambda prior, current, successes, trials: site)
 
     model = ability_difficulty.assemble(loadings, hyper, rule=rule)
     state = ability_difficulty.init(model)
@@ -114,7 +114,7 @@ def _identities(
     )
 
     half = gibbs.half_step(model, state, merged, omega)
-    found["Gibbs half-step, theta | omega = joint step"] = _difference(
+    found["Gibbs half-step, theta given omega = joint step"] = _difference(
         half, Gaussian(exact.mean[:dim], exact.cov[:dim, :dim])
     )
     # d | theta of the joint Gaussian, by the textbook formula, at a theta far from its mean.
@@ -125,7 +125,7 @@ def _identities(
     # The site of every prompt of the pool; silent where there was no visit.
     spread = Site(*(jnp.zeros(num_prompts).at[live].add(x) for x in site))
     law = gibbs.intercepts_given(known, pool @ theta, *spread)
-    found["Gibbs half-step, d | theta, omega = joint step"] = _difference(
+    found["Gibbs half-step, d given theta and omega = joint step"] = _difference(
         (law.mean, jnp.diag(law.var)), (given_mean, given_cov)
     )
     return found

@@ -14,9 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from fade_jax.linear_gaussian import Gaussian
 from fade_jax.reference.monte_carlo import split_r_hat
-from fade_jax.types import Estimate
 
 Numbers = Float[Array, "..."] | Float[np.ndarray, "..."]
 
@@ -47,8 +45,8 @@ def static(
     successes: Numbers,
     trials: Numbers,
     *,
-    ability: Gaussian,
-    intercept: Estimate,
+    ability: tuple[Numbers, Numbers],
+    intercept: tuple[Numbers, Numbers],
     num_chains: int = 32,
     num_warmup: int = 400,
     num_samples: int = 1000,
@@ -56,7 +54,7 @@ def static(
 ) -> Draws:
     """Samples `theta, d | counts` for one batch.
 
-    `theta ~ N(ability.mean, ability.cov)`, `d_b ~ N(intercept.mean_b, intercept.var_b)`,
+    `theta ~ N(mean, cov)` of `ability`, `d_b ~ N(mean_b, var_b)` of `intercept`,
     `successes_b ~ Binomial(trials_b, sigmoid(design_b . theta - d_b))`.
 
     Args:
@@ -64,8 +62,8 @@ def static(
         design: [B, D], the constant loading included; each prompt once.
         successes: [B] whole numbers in 0..trials.
         trials: [B].
-        ability: prior of theta.
-        intercept: [B] prior moments; var = 0 holds an intercept at its mean.
+        ability: prior mean [D] and covariance [D, D] of theta.
+        intercept: prior means [B] and variances [B]; variance 0 holds an intercept at its mean.
         num_chains: C.
         num_warmup: adaptation steps, each chain.
         num_samples: S.
@@ -102,8 +100,8 @@ def dynamic(
     successes: Numbers,
     trials: Numbers,
     *,
-    ability: Gaussian,
-    intercept: Estimate,
+    ability: tuple[Numbers, Numbers],
+    intercept: tuple[Numbers, Numbers],
     drift: float,
     num_chains: int = 32,
     num_warmup: int = 500,
@@ -112,9 +110,9 @@ def dynamic(
 ) -> Draws:
     """Samples the whole path of the ability and every intercept, given all counts.
 
-    `theta_1 ~ N(ability.mean, ability.cov)`, `theta_{t+1} = theta_t + N(0, drift^2 I)`,
-    `d_i ~ N(intercept.mean_i, intercept.var_i)` for ever, binomial counts at every visit. The last
-    step's marginal is the exact answer to what a filter believes after its last update.
+    `theta_1 ~ N(mean, cov)` of `ability`, `theta_{t+1} = theta_t + N(0, drift^2 I)`,
+    `d_i ~ N(mean_i, var_i)` of `intercept` for ever, binomial counts at every visit. The marginal
+    of the last step is the exact answer to what a filter believes after its last update.
 
     Args:
         key: consumed.
@@ -122,8 +120,8 @@ def dynamic(
         prompt_ids: [T, B] in 0..N-1; repeated visits share their intercept.
         successes: [T, B] whole numbers in 0..trials.
         trials: [T, B]; rows without trials are inert.
-        ability: prior of theta at the first step.
-        intercept: [N] prior moments; var = 0 holds an intercept at its mean.
+        ability: prior mean [D] and covariance [D, D] of theta at the first step.
+        intercept: prior means [N] and variances [N]; variance 0 holds an intercept at its mean.
         drift: standard deviation per step of each ability.
         num_chains: C.
         num_warmup: adaptation steps, each chain.
@@ -141,10 +139,9 @@ def dynamic(
 
     steps = np.shape(successes)[0]
     ids = np.asarray(prompt_ids)
-    free = np.flatnonzero(np.asarray(intercept.var) > 0)
+    free = np.flatnonzero(np.asarray(intercept[1]) > 0)
     data = tuple(
-        np.asarray(x, np.float64)
-        for x in (design, successes, trials, ability.mean, ability.cov, *intercept)
+        np.asarray(x, np.float64) for x in (design, successes, trials, *ability, *intercept)
     )
 
     def model() -> None:

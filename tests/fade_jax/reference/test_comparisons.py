@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+
 from fade_jax import moments
-from fade_jax.linear_gaussian import Gaussian
 from fade_jax.reference import comparisons
+from fade_jax.reference.comparisons import Moments
 
 WORLD = {"drift": 0.1, "ability_sd": 0.7, "difficulty_sd": 1.0}
 
@@ -17,8 +18,8 @@ def runs():
 
 
 def test_gap_by_hand():
-    exact = Gaussian(np.array([1.0, 0.0]), np.diag([4.0, 0.25]))
-    found = comparisons.gap(Gaussian(np.array([3.0, 0.5]), np.diag([2.0, 0.5])), exact)
+    exact = Moments(np.array([1.0, 0.0]), np.diag([4.0, 0.25]))
+    found = comparisons.gap(Moments(np.array([3.0, 0.5]), np.diag([2.0, 0.5])), exact)
     np.testing.assert_allclose(found.distance, np.sqrt(1.0 + 1.0), rtol=1e-12)
     np.testing.assert_allclose(found.ratios, [0.5, 2.0], rtol=1e-12)
 
@@ -28,10 +29,10 @@ def test_gap_does_not_depend_on_coordinates():
     turn = rng.standard_normal((3, 3))
     mean, cov = rng.standard_normal(3), np.diag([1.0, 2.0, 3.0])
     other_mean, other_cov = rng.standard_normal(3), np.diag([2.0, 1.0, 0.5])
-    plain = comparisons.gap(Gaussian(mean, cov), Gaussian(other_mean, other_cov))
+    plain = comparisons.gap(Moments(mean, cov), Moments(other_mean, other_cov))
     turned = comparisons.gap(
-        Gaussian(turn @ mean, turn @ cov @ turn.T),
-        Gaussian(turn @ other_mean, turn @ other_cov @ turn.T),
+        Moments(turn @ mean, turn @ cov @ turn.T),
+        Moments(turn @ other_mean, turn @ other_cov @ turn.T),
     )
     np.testing.assert_allclose(turned.distance, plain.distance, rtol=1e-9)
     np.testing.assert_allclose(turned.ratios, plain.ratios, rtol=1e-9)
@@ -71,12 +72,19 @@ def test_nothing_is_forgotten_in_the_first_batch(runs):
     assert (narrower < np.trace(joint.cov[:, -1], axis1=1, axis2=2)).all()
 
 
+def test_padded_runs_are_filtered_alike(runs):
+    plain, padded = (
+        comparisons.follow(moments.ekf(), x, "known", **WORLD)
+        for x in (runs, comparisons.pad(runs, 8))
+    )
+    np.testing.assert_allclose(padded.mean, plain.mean, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(padded.cov, plain.cov, rtol=0, atol=1e-12)
+
+
 def test_walk_predictions_by_hand():
     """One Newton step from the predicted mean, the variance growing without a cap."""
     prior = {"prior_mean": -0.5, "prior_var": 0.3, "drift": 0.6}
-    successes, trials = comparisons.simulate_walks(
-        0, num_prompts=3, steps=6, group_size=8, **prior
-    )
+    successes, trials = comparisons.simulate_walks(0, num_prompts=3, steps=6, group_size=8, **prior)
     trials = trials * np.array([1.0, 1.0, 0.0])  # the third is never seen
     successes = successes * np.array([1.0, 1.0, 0.0])
     found = comparisons.predict_walks(moments.ekf(), successes, trials, **prior)

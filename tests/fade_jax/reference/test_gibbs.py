@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from fade_jax import ability_difficulty, hyperparameters
 from fade_jax.reference import gibbs, grid
 from fade_jax.reference.monte_carlo import summarise
@@ -35,9 +36,7 @@ def test_one_prompt_against_quadrature_on_the_line_and_on_the_plane():
     def run(key, successes):
         seen = Observation(jnp.array([1]), successes[None], jnp.array([8.0]))
         prior = ability_difficulty.init(model)
-        return gibbs.sample(
-            key, model, prior, seen, num_chains=150, num_warmup=20, num_samples=200
-        )
+        return gibbs.sample(key, model, prior, seen, num_chains=150, num_warmup=20, num_samples=200)
 
     for successes in (3.0, 0.0):
         draws = run(jax.random.key(5), jnp.asarray(successes))

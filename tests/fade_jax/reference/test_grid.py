@@ -3,6 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
+
 from fade_jax.reference import grid
 
 PINNED = {
@@ -46,7 +47,7 @@ def test_one_logit_agrees_with_mpmath(mean, var, successes, trials, group_size):
 
     def integrate(f):
         cuts = [mean + k * sd for k in range(-14, 15, 2)]
-        return mpmath.quad(lambda x: f(x) * density(x), cuts)
+        return mpmath.mpf(mpmath.quad(lambda x: f(x) * density(x), cuts))
 
     mass = integrate(lambda x: 1)
     first = integrate(lambda x: x) / mass

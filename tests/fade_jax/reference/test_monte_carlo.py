@@ -1,6 +1,7 @@
 """Standard errors of draws whose effective sample size is known."""
 
 import numpy as np
+
 from fade_jax.reference.monte_carlo import split_r_hat, summarise
 
 

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fade_jax.linear_gaussian import Gaussian
+
 from fade_jax.reference import grid, nuts
 from fade_jax.reference.monte_carlo import summarise
-from fade_jax.types import Estimate
 
 
 def test_pinned_posteriors_of_one_logit():
@@ -25,8 +24,8 @@ def test_pinned_posteriors_of_one_logit():
         np.eye(2),
         np.array(list(pinned)),
         np.full(2, 8.0),
-        ability=Gaussian(np.zeros(2), np.eye(2)),
-        intercept=Estimate(np.zeros(2), np.zeros(2)),
+        ability=(np.zeros(2), np.eye(2)),
+        intercept=(np.zeros(2), np.zeros(2)),
         num_chains=64,
         num_warmup=300,
         num_samples=900,
@@ -54,8 +53,8 @@ def test_dynamic_run_against_the_plane():
         np.array([[1], [1]]),
         counts[:, None],
         np.full((2, 1), 8.0),
-        ability=Gaussian(np.array([0.3]), a * np.eye(1)),
-        intercept=Estimate(np.array([0.0, -0.2]), np.array([0.4, s])),
+        ability=(np.array([0.3]), a * np.eye(1)),
+        intercept=(np.array([0.0, -0.2]), np.array([0.4, s])),
         drift=q,
         num_chains=32,
         num_warmup=400,

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from fade_jax.linear_gaussian import Gaussian
 from fade_jax.moments import Site
 from fade_jax.reference import sequential
@@ -86,5 +87,5 @@ def test_an_identity_notices_a_wrong_sign(monkeypatch):
     monkeypatch.setattr(
         gibbs, "intercepts_given", lambda law, along, omega, kappa: right(law, along, omega, -kappa)
     )
-    found = identities(0)
-    assert found["Gibbs half-step, d | theta, omega = joint step"] > 1e-2
+    found = identities(0, batch=6)  # another shape: compiled anew, with the fault
+    assert found["Gibbs half-step, d given theta and omega = joint step"] > 1e-2

@@ -1,0 +1,250 @@
+"""Tables and figures of `verify_exactness`."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.markup import escape
+
+from experiments import figures
+from experiments.exactness_checks import Result
+from experiments.run_folder import markdown_table, print_table
+
+Table = tuple[str, tuple[str, ...], list[list[Any]]]
+
+
+def tables(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    """All tables with the words that go above them."""
+    makers = {
+        "identities": _identities,
+        "one_dimensional": _one_dimensional,
+        "known_difficulties": _known,
+        "unknown_difficulties": _unknown,
+        "saturation": _saturation,
+    }
+    made = [entry for name, make in makers.items() if name in results for entry in make(results)]
+    return [(_checks(results), "Every claim, its limit, and whether it held."), *made]
+
+
+def show(results: dict[str, Result]) -> None:
+    """Prints all tables."""
+    first, *others = tables(results)
+    for (title, header, rows), _ in [*others, first]:
+        # "E[p]" would be read as markup.
+        safe = [[escape(x) if isinstance(x, str) else x for x in row] for row in rows]
+        print_table(title, header, safe)
+
+
+def sections(results: dict[str, Result], drawn: list[Path]) -> list[str]:
+    """All tables as Markdown, then the figures."""
+    written = [f"## {t[0]}\n\n{words}\n\n{markdown_table(*t[1:])}" for t, words in tables(results)]
+    return written + [f"![{path.stem}]({path.name})" for path in drawn]
+
+
+def _checks(results: dict[str, Result]) -> Table:
+    rows = [
+        [section, c["name"], c["value"], c["limit"], "yes" if c["held"] else "NO"]
+        for section, result in results.items()
+        for c in result["checks"]
+    ]
+    return "Claims", ("section", "what", "measured", "limit", "held"), rows
+
+
+def _identities(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    rows = [[r["identity"], r["difference"]] for r in results["identities"]["rows"]]
+    words = "Largest relative difference in float64, given the same omega."
+    return [
+        (("Exact: one Gaussian step, reached two ways", ("identity", "difference"), rows), words)
+    ]
+
+
+def _one_dimensional(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    header = ("case", "quantity", "quadrature", "NUTS", "MCSE", "Gibbs", "MCSE")
+    keys = ("quadrature", "NUTS", "NUTS MCSE", "Gibbs", "Gibbs MCSE")
+    rows = [
+        [r["case"], r["quantity"], *(_digits(r.get(key)) for key in keys)]
+        for r in results["one_dimensional"]["rows"]
+    ]
+    words = (
+        "One prompt whose logit has prior N(0, 1). Gibbs draws come from the filter's own update "
+        "with sampled Pólya-Gamma variables, the logit split into ability minus difficulty."
+    )
+    return [(("Exact in distribution: one count", header, rows), words)]
+
+
+def _digits(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6f}"
+
+
+def _known(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    rows = results["known_difficulties"]["rows"]
+    made = []
+    for world in _distinct([r["world"] for r in rows]):
+        here = [r for r in rows if r["world"] == world]
+        noted = any(r["noted"] for r in here)
+        header = ("rule", "mean", "99 %", "max", "var ratio", "min", "max", "first step")
+        body = [
+            [r["rule"]]
+            + [r[f"distance_{k}"] for k in ("mean", "p99", "max")]
+            + [r[f"ratio_{k}"] for k in ("mean", "min", "max")]
+            + [r["first_step_mean"]]
+            + ([_noted(r["noted"])] if noted else [])
+            for r in here
+        ]
+        title = (
+            f"Rules against the exact filter: B = {world['batch']}, drift {world['drift']}, "
+            f"prior variance {world['ability_sd'] ** 2:.3g}"
+        )
+        words = (
+            "Difficulties known, two abilities, G = 8. Distance of the means in posterior standard "
+            "deviations (Mahalanobis) from step 6 on: mean, 99th percentile and largest over all "
+            "runs; eigenvalues of the covariance seen from the exact one; mean distance after the "
+            "first, widest step."
+        )
+        if noted:
+            header += ("noted: mean / max / ratio / min",)
+        made.append(((title, header, body), words))
+    return made
+
+
+def _noted(values: tuple[float | None, ...] | None) -> str | None:
+    if values is None:
+        return None
+    return " / ".join("–" if x is None else f"{x:g}" for x in values)
+
+
+def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [x for i, x in enumerate(items) if x not in items[:i]]
+
+
+def _unknown(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    result = results["unknown_difficulties"]
+    header = ("filter", "rule", "mean", "max", "sd ratio", "min", "max", "var ratio min", "max")
+    keys = ("distance_mean", "distance_max", "sd_ratio_mean", "sd_ratio_min", "sd_ratio_max")
+    rows = [
+        [r["filter"], r["rule"], *(r[key] for key in (*keys, "ratio_min", "ratio_max"))]
+        for r in result["rows"]
+    ]
+    words = (
+        f"{result['world']['prompts']} prompts, all visited at every step, difficulties with prior "
+        "sd 2: the hardest case for forgetting how errors about ability and difficulty hang "
+        "together. Ability after the last step against NUTS; distance in posterior standard "
+        "deviations. `factored` is the filter as it is used, `joint` keeps every cross-covariance "
+        "and must agree within .05 sd beside four standard errors of NUTS. "
+        f"Monte Carlo error of the truth: {result['mcse_mean_in_sd']:.3f} sd in a mean, "
+        f"{result['mcse_sd_in_sd']:.3f} in an sd."
+    )
+    return [(("Unknown difficulties, repeated visits", header, rows), words)]
+
+
+def _saturation(results: dict[str, Result]) -> list[tuple[Table, str]]:
+    result = results["saturation"]
+    drifts = sorted({r["drift"] for r in result["rows"]})
+    names = [r["method"] for r in result["rows"] if r["drift"] == drifts[0]]
+    cells = {(r["method"], r["drift"]): r for r in result["rows"]}
+    header = ("method", *(f"drift sd {d:.4g}" for d in drifts), *("above grid",) * len(drifts))
+    noted = any(r["noted"] for r in result["rows"])
+    rows = [
+        [name]
+        + [f"{cells[name, d]['nll']:.4f}" for d in drifts]
+        + [f"{cells[name, d]['excess']:+.4f}" for d in drifts]
+        + ([_noted(tuple(cells[name, d]["noted"] for d in drifts))] if noted else [])
+        for name in names
+    ]
+    worlds = len(cells[names[0], drifts[0]]["nll_seeds"])
+    words = (
+        f"Independent random walks on the logit, mean of {worlds} simulated worlds; negative log "
+        "probability of each count under the method's prediction, by one function for all methods. "
+        "The noted figures are one other draw of the world: compare differences. Peers: "
+        + (", ".join(result["peers"]) or "none installed")
+        + "."
+    )
+    if noted:
+        header += ("noted",)
+    return [(("Saturation: nats per step", header, rows), words)]
+
+
+def draw(results: dict[str, Result], folder: Path) -> list[Path]:
+    """Draws what there is to draw."""
+    figures.style()
+    drawn = []
+    if {"known_difficulties", "unknown_difficulties"} & set(results):
+        drawn.append(_draw_gaps(results, folder / "gaps.png"))
+    if "saturation" in results:
+        drawn.append(_draw_saturation(results["saturation"], folder / "saturation.png"))
+    return drawn
+
+
+def _draw_gaps(results: dict[str, Result], path: Path) -> Path:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), width_ratios=(1.35, 1))
+    if "known_difficulties" in results:
+        rows = [r for r in results["known_difficulties"]["rows"] if "distance_quantiles" in r]
+        for i, row in enumerate(rows):
+            low, *_, high = row["distance_quantiles"]
+            style = {"color": figures.COLOURS[3 if row["rule"] == "adf" else 0]}
+            left.plot([low, high], [i, i], lw=5, alpha=0.35, solid_capstyle="butt", **style)
+            left.plot(row["distance_mean"], i, "o", ms=6, **style)
+            left.plot(row["distance_max"], i, "|", ms=12, mew=2.2, **style)
+        left.axvline(0.05, color="k", lw=1, ls="--")
+        left.axvline(0.3, color="k", lw=1, ls=":")
+        top = left.get_xaxis_transform()
+        for x, words in ((0.05, "mean ≤ .05"), (0.3, "max ≤ .3")):
+            left.text(x, 1.01, words, transform=top, ha="center", va="bottom", fontsize=8)
+        left.set(xscale="log", xlabel="distance from the exact mean, posterior sd")
+        left.set_yticks(range(len(rows)), [r["rule"] for r in rows])
+        left.invert_yaxis()
+        left.set_title(
+            "Difficulties known\n(● mean, ▬ 5–95 %, | largest; limits are of adf)", pad=16
+        )
+    if "unknown_difficulties" in results:
+        rows = results["unknown_difficulties"]["rows"]
+        names = list(dict.fromkeys(r["rule"] for r in rows))
+        for k, kind in enumerate(("factored", "joint")):
+            here = [r for r in rows if r["filter"] == kind]
+            middle = np.array([r["sd_ratio_mean"] for r in here])
+            ends = np.array([[r["sd_ratio_min"], r["sd_ratio_max"]] for r in here]).T
+            right.errorbar(
+                middle,
+                np.arange(len(here)) + 0.3 * k - 0.15,
+                xerr=np.abs(ends - middle),
+                fmt=figures.MARKERS[k],
+                color=figures.COLOURS[k],
+                label=kind,
+                capsize=2,
+            )
+        right.axvline(1, color="k", lw=1)
+        right.set_yticks(range(len(names)), names)
+        right.invert_yaxis()
+        right.set(xlabel="sd of the ability / exact sd", xlim=(0, 1.25))
+        right.set_title("Difficulties unknown, 8 prompts seen again and again", pad=16)
+        right.legend(loc="center")
+    return figures.save(figure, path)
+
+
+def _draw_saturation(result: Result, path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(6.4, 3.9))
+    names = [r["method"] for r in result["rows"] if r["method"] != "grid"]
+    drawn = 0
+    for i, name in enumerate(dict.fromkeys(names)):
+        rows = [r for r in result["rows"] if r["method"] == name and np.isfinite(r["excess"])]
+        axes.plot(
+            [r["drift"] for r in rows],
+            [max(r["excess"], 1e-5) for r in rows],
+            marker=figures.MARKERS[i % len(figures.MARKERS)],
+            color=figures.COLOURS[i % len(figures.COLOURS)],
+            ls=figures.LINES[i // len(figures.COLOURS)],
+            label=name,
+        )
+        drawn += 1
+    axes.axhline(0.0012, color="k", lw=1, ls=":")
+    axes.text(
+        0.02, 0.0012, "limit of adf", va="bottom", fontsize=8, transform=axes.get_yaxis_transform()
+    )
+    axes.set(
+        yscale="log", xlabel="drift, sd per step (logits)", ylabel="nats per step above the grid"
+    )
+    axes.set_title("Where pass rates saturate")
+    if drawn:
+        figure.legend(loc="outside right center")
+    return figures.save(figure, path)
