@@ -176,4 +176,4 @@ def test_unknown_form_is_named():
     prior = lg.Gaussian(jnp.zeros(1), jnp.ones((1, 1)))
     with pytest.raises(ValueError, match=r"form must be .* got 'sherman'"):
         condition = getattr(lg.condition, "__wrapped__", lg.condition)  # past the type checker
-        condition(prior, jnp.ones((1, 1)), jnp.ones(1), jnp.ones(1), "sherman")
+        condition(prior, jnp.ones((1, 1)), jnp.ones(1), jnp.ones(1), "sherman")  # pyright: ignore

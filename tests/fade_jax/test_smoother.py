@@ -21,7 +21,8 @@ def test_smoothing_equals_the_dense_joint_gaussian(x64):
     ability = Gaussian(hyper.ability_mean, 2.0 * jnp.eye(dim))
     first, filtered, moves = ability, [], []
     for t in range(steps):
-        ability = condition(ability, *map(jnp.asarray, (design[t], precision[t], shift[t])))
+        rows, w, r = map(jnp.asarray, (design[t], precision[t], shift[t]))
+        ability = condition(ability, rows, w, r)
         filtered.append(ability)
         moves.append(walk(hyper, ability, 1.0, jnp.ones(())))
         ability = move(ability, moves[-1])

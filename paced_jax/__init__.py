@@ -1,0 +1,1 @@
+"""PACED-RL: a trajectory-balance trainer with verifiable rewards, under any scheduler."""
