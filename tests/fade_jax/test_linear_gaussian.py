@@ -36,7 +36,8 @@ def test_every_form_equals_the_textbook(x64, form, dim, batch):
     want = textbook(mean, cov, design, precision, shift)
     arrays = map(jnp.asarray, (mean, cov, design, precision, shift))
     mean, cov, *sites = arrays
-    got = lg.condition(lg.Gaussian(mean, cov), *sites, form)
+    rows, w, r = sites
+    got = lg.condition(lg.Gaussian(mean, cov), rows, w, r, form)
     np.testing.assert_allclose(got.mean, want[0], rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(got.cov, want[1], rtol=1e-10, atol=1e-10)
 
@@ -47,7 +48,8 @@ def test_every_form_in_float32(form):
     design = design / np.linalg.norm(design, axis=1, keepdims=True)
     want = textbook(mean, cov, design, precision, shift)
     arrays = [jnp.asarray(x, jnp.float32) for x in (mean, cov, design, precision, shift)]
-    got = lg.condition(lg.Gaussian(*arrays[:2]), *arrays[2:], form)
+    rows, w, r = arrays[2:]
+    got = lg.condition(lg.Gaussian(*arrays[:2]), rows, w, r, form)
     scale = np.sqrt(np.diag(want[1]))
     assert np.abs((got.mean - want[0]) / scale).max() < 2e-4
     assert np.abs(got.cov - want[1]).max() < 2e-4 * np.abs(want[1]).max()
