@@ -28,6 +28,7 @@ from experiments.run_folder import open_folder, progress, save_results
 from fade_jax import ability_difficulty, hyperparameters
 from fade_jax.hyperparameters import Hyperparameters
 from fade_jax.pool_loadings import PoolLoadings, lay_out
+from fade_jax.top import largest
 from fade_jax.types import Info, Observation
 
 PARTS = ("call", "predict", "update", "score", "top")
@@ -168,7 +169,7 @@ def step(
     scores = tracker.informative(state, config.group_size)
     if last == "score":
         return StepOutput(state, info, scores)
-    return StepOutput(state, info, jax.lax.top_k(scores, config.chosen)[1])
+    return StepOutput(state, info, largest(scores, config.chosen))
 
 
 def stepper(pool: Pool, config: Config, **options: Any) -> Callable[[], StepOutput]:
