@@ -340,8 +340,8 @@ def saturation(
     scores = {name: np.full((len(drifts), len(seeds)), np.nan) for name in ("grid", *methods)}
     for i, drift in enumerate(drifts):
         tick(f"drift {drift:.4g}")
-        prior = {"prior_mean": -0.5, "prior_var": 2.0, "drift": float(drift)}
-        size = {"num_prompts": num_prompts, "steps": steps, "group_size": 8}
+        prior: dict[str, Any] = {"prior_mean": -0.5, "prior_var": 2.0, "drift": float(drift)}
+        size: dict[str, Any] = {"num_prompts": num_prompts, "steps": steps, "group_size": 8}
         worlds = [comparisons.simulate_walks(seed, **size, **prior) for seed in seeds]
         # Prompts are independent: all worlds side by side are one pool.
         successes, trials = (np.concatenate(x, 1) for x in zip(*worlds, strict=True))

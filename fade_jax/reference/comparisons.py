@@ -209,7 +209,7 @@ def follow(
 def _follow(rule, kind, runs, drift, ability_sd, difficulty_sd):
     """All runs of `follow`; compiled once a rule, shape and kind."""
 
-    def one(run: Runs) -> Gaussian:
+    def one(run: Any) -> Gaussian:  # Runs, of JAX arrays
         dim = run.loadings.shape[1] + 1
         hyper = Hyperparameters(
             ability_mean=jnp.zeros(dim),
