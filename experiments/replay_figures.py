@@ -44,7 +44,7 @@ def draw(
     """
     figures.style()
     labels = results["labels"]
-    shown = [name for name in SHOWN if name in labels]
+    shown = [name for name in SHOWN if name in labels] or list(labels)[:6]
     _reliability(folder / "reliability.png", table, families[0], predictions[0], shown, labels)
     sparsest = min(
         (i for i, f in enumerate(families) if f[0].name == "sparse"),
@@ -56,7 +56,7 @@ def draw(
         table,
         families[sparsest],
         predictions[sparsest],
-        [name for name in shown if not name.startswith("ema")],  # off the scale
+        [name for name in shown if not name.startswith("ema")] or shown,  # EMA is off the scale
         labels,
     )
     extra: dict[str, Any] = {"error_curves": curves}
@@ -150,9 +150,8 @@ def _error_curves(path, table, family, predictions, shown, labels) -> dict[str, 
         axis.set_xticks(range(len(kept)), ticks)
         axis.set_xlabel(title)
     axes[0].set_ylabel("log loss, nats")
-    lowest = min(
-        min(v) for c in curves.values() if isinstance(c, dict) for v in c["log_loss"].values()
-    )
+    losses = [v for c in curves.values() if isinstance(c, dict) for v in c["log_loss"].values()]
+    lowest = min((value for values in losses for value in values), default=0.0)
     axes[0].set_ylim(bottom=max(0.0, lowest - 0.05))
     axes[0].legend()
     share = f"{100 * family[0].observed_share:.0f} %"

@@ -77,6 +77,8 @@ class Config:
         for share in self.sparse_shares + self.cold_shares:
             if not 0 < share < 1:
                 raise ValueError(f"shares must be in (0, 1), got {share}")
+        if self.prompts is not None and self.history is None:
+            raise ValueError("prompts: has no effect without history")
         unknown = set(self.trackers) - set(contenders(True))
         if unknown:
             raise ValueError(f"trackers: {sorted(unknown)} not among {sorted(contenders(True))}")
@@ -108,11 +110,17 @@ def load_table(config: Config) -> Table:
     else:
         history = histories.load(config.history, config.prompts)
         source = config.history.name
-    return _table(history, source, 24 if config.quick else 44)
+    if config.history is None or config.history.suffix == ".json":
+        longest = 24 if config.quick else 44  # visits that every prompt of the recorded run has
+    else:
+        longest = len(np.unique(history.step))
+    return _table(history, source, longest)
 
 
 def _table(history: History, source: str, longest: int) -> Table:
     successes, trials = histories.dense_array(history)
+    if trials.shape[0] < 3 or trials.shape[1] < 4:
+        raise ValueError(f"history: needs at least 3 steps and 4 prompts, got {trials.shape}")
     sizes, counts = np.unique(trials[trials > 0], return_counts=True)
     texts = None if history.text is None else [str(text) for text in history.text]
     return Table(
@@ -332,6 +340,9 @@ def main(config: Config) -> dict[str, Any]:
         text = np.asarray(text_loadings(table.texts, config.num_skills, seed=config.seed))
     table_of = contenders(with_texts=text is not None)
     if config.trackers:
+        missing = set(config.trackers) - set(table_of)
+        if missing:
+            raise ValueError(f"trackers: {sorted(missing)} need prompt texts; give --prompts")
         table_of = {name: table_of[name] for name in config.trackers}
     families = make_protocols(config, table)
     halves = {"even": np.arange(0, num_prompts, 2), "odd": np.arange(1, num_prompts, 2)}
@@ -384,6 +395,7 @@ def main(config: Config) -> dict[str, Any]:
         "comparisons": comparisons,
         "fits": saved["fits"],
     }
+    run_folder.save_results(folder, config, results)  # kept even if a figure fails
     results |= replay_figures.draw(folder, table, families, predictions, results, whole)
     content = run_folder.save_results(folder, config, results)
     replay_report.write(folder, content)

@@ -65,13 +65,15 @@ class Model(NamedTuple):
 def init(model: Model) -> State:
     """The prior, before any outcome."""
     hyper = model.hyper
-    mean = jnp.asarray(hyper.ability_mean)
-    pool = jnp.zeros(model.loadings.features.shape[1:], mean.dtype)
+    # Copies, and one buffer a field: a donated state must not take the hyperparameters with it.
+    mean = jnp.array(hyper.ability_mean)
+    shape = model.loadings.features.shape[1:]
+    pool = jnp.zeros(shape, mean.dtype)
     return State(
-        ability=Gaussian(mean, jnp.asarray(hyper.ability_cov)),
+        ability=Gaussian(mean, jnp.array(hyper.ability_cov)),
         intercept=Estimate(pool + hyper.intercept_mean, pool + hyper.intercept_var),
         last_visit=pool,
-        visits=pool,
+        visits=jnp.zeros(shape, mean.dtype),
         clock=jnp.zeros((), mean.dtype),
         nis=jnp.ones((), mean.dtype),
     )
@@ -256,6 +258,9 @@ def build(
     """
     if joint:
         from fade_jax import joint_filter  # it builds on this module
+
+        if shrinkage.age is not bayes().age:
+            raise ValueError("shrinkage: joint=True has the bayes() rule only")
 
         return joint_filter.build(loadings, hyper, rule=rule, dynamics=dynamics, form=form)
     model = assemble(loadings, hyper, rule=rule, dynamics=dynamics, shrinkage=shrinkage, form=form)

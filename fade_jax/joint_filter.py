@@ -52,7 +52,7 @@ def init(model: Model) -> State:
     num_prompts, dim = model.design.shape[0], hyper.ability_mean.shape[0]
     ones = jnp.ones((num_prompts,), model.design.dtype)
     mean = jnp.concatenate([hyper.ability_mean, hyper.intercept_mean * ones])
-    cov = jnp.diag(jnp.concatenate([jnp.zeros((dim,)), hyper.intercept_var * ones]))
+    cov = jnp.diag(jnp.concatenate([jnp.zeros((dim,), ones.dtype), hyper.intercept_var * ones]))
     cov = cov.at[:dim, :dim].set(hyper.ability_cov)
     return State(Gaussian(mean, cov), jnp.ones((), mean.dtype))
 
@@ -117,7 +117,11 @@ def assemble(
 ) -> Model:
     """The fixed parts as a Model; arguments as in `build`."""
     laid_out = loadings if isinstance(loadings, PoolLoadings) else lay_out(loadings)
-    num_prompts = laid_out.num_prompts
+    num_prompts, dim = laid_out.num_prompts, hyper.ability_mean.shape[0]
+    if dim != laid_out.features.shape[0] + 1:
+        raise ValueError(
+            f"ability_mean must have K + 1 = {laid_out.features.shape[0] + 1} entries, got {dim}"
+        )
     features = hyper.loading_scale * laid_out.features[:, :num_prompts].T
     ones = jnp.ones((num_prompts, 1), features.dtype)
     design = jnp.concatenate([ones, features, -jnp.eye(num_prompts, dtype=features.dtype)], 1)

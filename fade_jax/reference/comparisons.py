@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, Int
 
 from fade_jax import ability_difficulty
 from fade_jax.hyperparameters import Hyperparameters
-from fade_jax.linear_gaussian import Gaussian
 from fade_jax.moments import MomentRule
 from fade_jax.reference import grid
 from fade_jax.trackers import logit_kalman
@@ -57,6 +56,20 @@ class Moments(NamedTuple):
 
     mean: Float[np.ndarray, "*shape D"]
     cov: Float[np.ndarray, "*shape D D"]
+
+
+class Followed(NamedTuple):
+    """A filter's beliefs after every step.
+
+    Attributes:
+        mean: [R, T, D] of the ability.
+        cov: [R, T, D, D] of the ability.
+        pass_rate: [R, T, N] E[p] of every prompt.
+    """
+
+    mean: Float[np.ndarray, "R T D"]
+    cov: Float[np.ndarray, "R T D D"]
+    pass_rate: Float[np.ndarray, "R T N"]
 
 
 class Predicted(NamedTuple):
@@ -183,8 +196,8 @@ def follow(
     drift: float,
     ability_sd: float,
     difficulty_sd: float,
-) -> Moments:
-    """Moments of the ability after every step by the filter.
+) -> Followed:
+    """Beliefs after every step by the filter.
 
     Args:
         rule: moment rule of the filter.
@@ -196,20 +209,20 @@ def follow(
         difficulty_sd: as simulated; not used where the difficulties are known.
 
     Returns:
-        Moments [R, T, D] and [R, T, D, D].
+        Followed.
     """
     with jax.enable_x64(True):
         arrays = jax.tree.map(jnp.asarray, runs._replace(ability=np.zeros(len(runs.ability))))
         settings = (jnp.float64(x) for x in (drift, ability_sd, difficulty_sd))
         path = _follow(rule, kind, arrays, *settings)
-        return Moments(*map(np.asarray, path))
+        return Followed(*map(np.asarray, path))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _follow(rule, kind, runs, drift, ability_sd, difficulty_sd):
     """All runs of `follow`; compiled once a rule, shape and kind."""
 
-    def one(run: Any) -> Gaussian:  # Runs, of JAX arrays
+    def one(run: Any) -> tuple[Array, ...]:  # Runs, of JAX arrays
         dim = run.loadings.shape[1] + 1
         hyper = Hyperparameters(
             ability_mean=jnp.zeros(dim),
@@ -225,17 +238,18 @@ def _follow(rule, kind, runs, drift, ability_sd, difficulty_sd):
             mean = state.intercept.mean.at[: run.difficulty.shape[0]].set(run.difficulty)
             state = state._replace(intercept=state.intercept._replace(mean=mean))
 
-        def step(state: Any, row: tuple[Array, ...]) -> tuple[Any, Gaussian]:
+        def step(state: Any, row: tuple[Array, ...]) -> tuple[Any, tuple[Array, ...]]:
             state, _ = tracker.update(state, Observation(*row))
             mean, cov = state.latents if joint else state.ability
-            return tracker.predict(state, 1.0), Gaussian(mean[:dim], cov[:dim, :dim])
+            followed = mean[:dim], cov[:dim, :dim], tracker.pass_rate(state)
+            return tracker.predict(state, 1.0), followed
 
         return jax.lax.scan(step, state, (run.prompt_ids, run.successes, run.trials))[1]
 
     return jax.vmap(one)(runs)
 
 
-def gap(belief: Moments, exact: Moments) -> Gap:
+def gap(belief: Moments | Followed, exact: Moments) -> Gap:
     """Compares Gaussian beliefs with exact moments, in units of the exact posterior.
 
     Args:

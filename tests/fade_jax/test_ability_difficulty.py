@@ -506,3 +506,24 @@ def test_dynamics_reach_the_filter(x64):
         moved.ability.cov, (0.81**2 * 0.5 + 1 - 0.81**2) * np.eye(2), rtol=1e-12
     )
     assert moved.clock == 2
+
+
+def test_a_fresh_state_can_be_donated_and_leaves_the_hyperparameters_alone():
+    loadings = jnp.asarray(make_loadings(20, 2), jnp.float32)
+    hyper = hyperparameters.default(2)
+
+    def step(hyper, state, batch):
+        return fade.build(loadings, hyper).update(state, batch)[0]
+
+    start = fade.build(loadings, hyper).init()
+    state = jax.jit(step, donate_argnums=1)(hyper, start, observe([0], [8], [8]))
+    assert state.visits[0] == 1
+    assert hyper.ability_mean.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_options_without_effect_are_refused():
+    loadings = jnp.zeros((4, 2))
+    with pytest.raises(ValueError, match="shrinkage"):
+        fade.build(loadings, hyperparameters.default(2), shrinkage=shrinkage.ridge(), joint=True)
+    with pytest.raises(ValueError, match=r"K \+ 1 = 3"):
+        fade.build(loadings, hyperparameters.default(1), joint=True)
