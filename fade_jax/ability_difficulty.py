@@ -342,7 +342,7 @@ def _over_pool(
 
     # The branch is always taken. Without it XLA fuses the cut to [N] into the loop over the pool,
     # whose length is then no multiple of the vector width, and the loop runs 5 times slower.
-    taken = ~(state.clock < 0)
+    taken = ~(state.clock == -jnp.inf)
     scores = jax.lax.cond(taken, padded, lambda: jnp.zeros_like(state.last_visit))
     return scores[: model.loadings.num_prompts]
 

@@ -131,6 +131,8 @@ def update(
     renewed = pull * (1 - discount)
     new_alpha = discount * alpha + renewed * prior_successes + successes
     new_beta = discount * beta + renewed * prior_failures + (trials - successes)
+    # Without a pull, one-sided outcomes would forget the other side down to nothing.
+    new_alpha, new_beta = jnp.maximum(new_alpha, 1e-30), jnp.maximum(new_beta, 1e-30)
     new = State(
         successes=state.successes.at[ids].set(new_alpha, mode="drop"),
         failures=state.failures.at[ids].set(new_beta, mode="drop"),
