@@ -259,7 +259,7 @@ def unknown_difficulties(
         seeds, num_prompts=8, steps=steps, batch=8, group_size=8, num_skills=1, **world
     )
     size = runs.difficulty.shape[1]
-    truths = []
+    truths, rates = [], []
     for i, seed in enumerate(seeds):
         tick(f"NUTS, run {seed}")
         design = np.concatenate([np.ones((size, 1)), runs.loadings[i]], 1)
@@ -273,14 +273,17 @@ def unknown_difficulties(
             intercept=(np.zeros(size), np.full(size, world["difficulty_sd"] ** 2)),
             drift=world["drift"],
             num_chains=16,
-            num_warmup=400,
+            num_warmup=300,
             num_samples=nuts_samples,
         )
         last = draws.ability[:, :, -1]
         truths.append((summarise(last), np.cov(last.reshape(-1, 2).T)))
+        logits = last @ design.T - draws.intercept
+        rates.append(summarise(1 / (1 + np.exp(-logits))))
     mean, sd, mean_error, sd_error = (
         np.stack([getattr(t[0], field) for t in truths]) for field in Summary._fields
     )
+    rate = np.stack([found.mean for found in rates])
     exact = Moments(mean, np.stack([cov for _, cov in truths]))
     rows, checks = [], []
     for kind in ("factored", "joint"):
@@ -303,19 +306,22 @@ def unknown_difficulties(
                     "sd_ratio_max": ratio.max(),
                     "ratio_min": gap.ratios.min(),
                     "ratio_max": gap.ratios.max(),
+                    "pass_rate_gap_mean": np.abs(path.pass_rate[:, -1] - rate).mean(),
+                    "pass_rate_gap_max": np.abs(path.pass_rate[:, -1] - rate).max(),
                 }
             )
             if kind == "joint" and name in ("adf", "ep"):
                 # What the rule may err by itself, beside four standard errors of NUTS.
                 for words, off, error in (
                     ("mean gap, posterior sd", shift, mean_error / sd),
-                    ("|sd ratio - 1|", np.abs(ratio - 1), sd_error / sd),
+                    ("sd ratio off 1", np.abs(ratio - 1), sd_error / sd),
                 ):
                     limit = 0.05 + 4 * float(error.max())
                     checks.append(check(f"joint, {name}: {words}", off.max(), limit))
     errors = {
         "mcse_mean_in_sd": float((mean_error / sd).max()),
         "mcse_sd_in_sd": float((sd_error / sd).max()),
+        "mcse_pass_rate": float(max(found.mean_error.max() for found in rates)),
     }
     return {"rows": rows, "checks": checks, "world": {**world, "prompts": size}, **errors}
 
@@ -333,7 +339,8 @@ def saturation(
     methods: dict[str, Callable[..., Predicted]] = {
         name: lambda y, n, rule=rule, **prior: comparisons.predict_walks(rule, y, n, **prior)
         for name, rule in rules.items()
-        if name not in ("pg 1 pass", "pg converged")
+        # With one latent a prompt the cavity is the prior: `ep` would be `adf` again.
+        if name not in ("pg 1 pass", "pg converged", "ep")
     }
     peers = saturation_peers.installed()
     methods |= peers

@@ -80,30 +80,37 @@ def _digits(value: float | None) -> str | None:
 def _known(results: dict[str, Result]) -> list[tuple[Table, str]]:
     rows = results["known_difficulties"]["rows"]
     made = []
-    for world in _distinct([r["world"] for r in rows]):
+    for place, world in enumerate(_distinct([r["world"] for r in rows])):
         here = [r for r in rows if r["world"] == world]
-        noted = any(r["noted"] for r in here)
         header = ("rule", "mean", "99 %", "max", "var ratio", "min", "max", "first step")
         body = [
             [r["rule"]]
             + [r[f"distance_{k}"] for k in ("mean", "p99", "max")]
             + [r[f"ratio_{k}"] for k in ("mean", "min", "max")]
             + [r["first_step_mean"]]
-            + ([_noted(r["noted"])] if noted else [])
             for r in here
         ]
         title = (
-            f"Rules against the exact filter: B = {world['batch']}, drift {world['drift']}, "
+            f"Rules against the exact filter: B = {world['batch']}, drift {world['drift']:g}, "
             f"prior variance {world['ability_sd'] ** 2:.3g}"
         )
         words = (
             "Difficulties known, two abilities, G = 8. Distance of the means in posterior standard "
             "deviations (Mahalanobis) from step 6 on: mean, 99th percentile and largest over all "
             "runs; eigenvalues of the covariance seen from the exact one; mean distance after the "
-            "first, widest step."
+            "first step, from the widest prior. "
         )
-        if noted:
+        words += (
+            "This world is held to limits."
+            if place == 0
+            else "Harder, and not held to limits: the largest distances come from single runs far "
+            "from the prior mean, where `adf` has yet to forget its first, widest steps; the "
+            "sweeps of `ep` correct them."
+        )
+        if any(r["noted"] for r in here):
             header += ("noted: mean / max / ratio / min",)
+            body = [[*cells, _noted(r["noted"])] for cells, r in zip(body, here, strict=True)]
+            words += " Noted: by other code on a world of the same kind, before this was written."
         made.append(((title, header, body), words))
     return made
 
@@ -120,20 +127,19 @@ def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _unknown(results: dict[str, Result]) -> list[tuple[Table, str]]:
     result = results["unknown_difficulties"]
-    header = ("filter", "rule", "mean", "max", "sd ratio", "min", "max", "var ratio min", "max")
+    header = ("filter", "rule", "mean", "max", "sd ratio", "min", "max", "E[p] mean", "max")
     keys = ("distance_mean", "distance_max", "sd_ratio_mean", "sd_ratio_min", "sd_ratio_max")
-    rows = [
-        [r["filter"], r["rule"], *(r[key] for key in (*keys, "ratio_min", "ratio_max"))]
-        for r in result["rows"]
-    ]
+    keys += ("pass_rate_gap_mean", "pass_rate_gap_max")
+    rows = [[r["filter"], r["rule"], *(r[key] for key in keys)] for r in result["rows"]]
     words = (
         f"{result['world']['prompts']} prompts, all visited at every step, difficulties with prior "
-        "sd 2: the hardest case for forgetting how errors about ability and difficulty hang "
-        "together. Ability after the last step against NUTS; distance in posterior standard "
-        "deviations. `factored` is the filter as it is used, `joint` keeps every cross-covariance "
-        "and must agree within .05 sd beside four standard errors of NUTS. "
-        f"Monte Carlo error of the truth: {result['mcse_mean_in_sd']:.3f} sd in a mean, "
-        f"{result['mcse_sd_in_sd']:.3f} in an sd."
+        "sd 2: a hard case for forgetting how errors about ability and difficulty hang together. "
+        "Ability after the last step against NUTS: distance in posterior standard deviations, and "
+        "sd by sd; then how far expected pass rates of the prompts are off. `factored` is the "
+        "filter as it is used, `joint` keeps every cross-covariance and must agree within .05 sd "
+        "beside four standard errors of NUTS. Monte Carlo error of the truth: "
+        f"{result['mcse_mean_in_sd']:.3f} sd in a mean, {result['mcse_sd_in_sd']:.3f} in an sd, "
+        f"{result['mcse_pass_rate']:.4f} in a pass rate."
     )
     return [(("Unknown difficulties, repeated visits", header, rows), words)]
 
@@ -147,8 +153,8 @@ def _saturation(results: dict[str, Result]) -> list[tuple[Table, str]]:
     noted = any(r["noted"] for r in result["rows"])
     rows = [
         [name]
-        + [f"{cells[name, d]['nll']:.4f}" for d in drifts]
-        + [f"{cells[name, d]['excess']:+.4f}" for d in drifts]
+        + [_finite(cells[name, d]["nll"], ".4f") for d in drifts]
+        + [_finite(cells[name, d]["excess"], "+.4f") for d in drifts]
         + ([_noted(tuple(cells[name, d]["noted"] for d in drifts))] if noted else [])
         for name in names
     ]
@@ -163,6 +169,10 @@ def _saturation(results: dict[str, Result]) -> list[tuple[Table, str]]:
     if noted:
         header += ("noted",)
     return [(("Saturation: nats per step", header, rows), words)]
+
+
+def _finite(value: float, form: str) -> str:
+    return f"{value:{form}}" if np.isfinite(value) else "NaN"
 
 
 def draw(results: dict[str, Result], folder: Path) -> list[Path]:
@@ -217,34 +227,31 @@ def _draw_gaps(results: dict[str, Result], path: Path) -> Path:
         right.set_yticks(range(len(names)), names)
         right.invert_yaxis()
         right.set(xlabel="sd of the ability / exact sd", xlim=(0, 1.25))
-        right.set_title("Difficulties unknown, 8 prompts seen again and again", pad=16)
-        right.legend(loc="center")
+        right.set_title("Difficulties unknown\n(8 prompts, seen at every step)", pad=16)
+        right.legend(loc="upper center", bbox_to_anchor=(0.62, 1.0))
     return figures.save(figure, path)
 
 
 def _draw_saturation(result: Result, path: Path) -> Path:
-    figure, axes = plt.subplots(figsize=(6.4, 3.9))
-    names = [r["method"] for r in result["rows"] if r["method"] != "grid"]
-    drawn = 0
-    for i, name in enumerate(dict.fromkeys(names)):
+    figure, axes = plt.subplots(figsize=(7.0, 3.9))
+    drifts = sorted({r["drift"] for r in result["rows"]})
+    names = dict.fromkeys(r["method"] for r in result["rows"] if r["method"] != "grid")
+    for i, name in enumerate(names):
         rows = [r for r in result["rows"] if r["method"] == name and np.isfinite(r["excess"])]
+        broken = "" if len(rows) == len(drifts) else " (then NaN)"
         axes.plot(
             [r["drift"] for r in rows],
             [max(r["excess"], 1e-5) for r in rows],
             marker=figures.MARKERS[i % len(figures.MARKERS)],
-            color=figures.COLOURS[i % len(figures.COLOURS)],
-            ls=figures.LINES[i // len(figures.COLOURS)],
-            label=name,
+            color="k" if name == "adf" else figures.COLOURS[i % 6],
+            lw=3 if name == "adf" else 1.5,
+            ls="--" if name in result["peers"] else "-",
+            label=name + broken,
         )
-        drawn += 1
     axes.axhline(0.0012, color="k", lw=1, ls=":")
-    axes.text(
-        0.02, 0.0012, "limit of adf", va="bottom", fontsize=8, transform=axes.get_yaxis_transform()
-    )
-    axes.set(
-        yscale="log", xlabel="drift, sd per step (logits)", ylabel="nats per step above the grid"
-    )
-    axes.set_title("Where pass rates saturate")
-    if drawn:
-        figure.legend(loc="outside right center")
+    axes.text(1.0, 0.0012, "limit of adf ", va="bottom", ha="right", fontsize=8)
+    axes.set(yscale="log", xlabel="drift, sd per step (logits)")
+    axes.set_ylabel("nats per step above the exact filter")
+    axes.set_title("Where pass rates saturate" + (" (dashed: peers)" if result["peers"] else ""))
+    figure.legend(loc="outside right center")
     return figures.save(figure, path)

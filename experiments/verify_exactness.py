@@ -63,10 +63,10 @@ class Config:
     worlds: int = len(WORLDS)
     """How many of the worlds with known difficulties; the first is held to limits."""
     path_runs: int = 3
-    """Simulated runs with unknown difficulties; NUTS takes about 20 s for each."""
+    """Simulated runs with unknown difficulties; NUTS takes about 15 s for each."""
     path_steps: int = 10
     """Steps of each."""
-    path_draws: int = 500
+    path_draws: int = 400
     """NUTS draws per chain (16 chains) of each."""
     walk_worlds: int = 5
     """Simulated worlds of the saturating scalar job, for each drift."""
@@ -95,10 +95,13 @@ class Config:
 
 
 QUICK = {
-    "rules": ("pg 4", "adf", "ep"),
+    "rules": ("pg 4", "adf"),
     "runs": 8,
     "worlds": 1,
+    "logit_draws": 800,
+    "gibbs_draws": 150,
     "path_runs": 1,
+    "path_draws": 250,
     "walk_worlds": 1,
     "walk_prompts": 64,
 }
