@@ -1,7 +1,8 @@
 """Which prompts to train on, in RL with verifiable rewards: trackers of pass rates in JAX.
 
 A *tracker* holds a belief about every prompt's pass rate; `ability_difficulty` is FADE, `trackers`
-its rivals. Everything is pure functions over NamedTuples of arrays.
+its rivals. A *selector* decides which prompts get rollouts; `presets` names whole schedulers.
+Everything is pure functions over NamedTuples of arrays.
 """
 
 from fade_jax import (
@@ -16,7 +17,9 @@ from fade_jax import (
     outcomes,
     pool,
     pool_loadings,
+    presets,
     replay,
+    selectors,
     shrinkage,
     smoother,
     trackers,
@@ -25,12 +28,25 @@ from fade_jax import (
 )
 from fade_jax.door import check_observation, observation_from_groups, pad_observation
 from fade_jax.pool_loadings import lay_out
-from fade_jax.types import Estimate, Info, Observation, Tracker
+from fade_jax.types import (
+    Estimate,
+    Info,
+    Observation,
+    Scheduler,
+    SelectInfo,
+    Selection,
+    Selector,
+    Tracker,
+)
 
 __all__ = [
     "Estimate",
     "Info",
     "Observation",
+    "Scheduler",
+    "SelectInfo",
+    "Selection",
+    "Selector",
     "Tracker",
     "ability_difficulty",
     "calibration",
@@ -47,7 +63,9 @@ __all__ = [
     "pad_observation",
     "pool",
     "pool_loadings",
+    "presets",
     "replay",
+    "selectors",
     "shrinkage",
     "smoother",
     "trackers",

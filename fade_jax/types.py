@@ -1,16 +1,17 @@
-"""The grammar every scheduler speaks: observations, beliefs, trackers.
+"""The grammar every scheduler speaks: observations, beliefs, trackers; choices, selectors.
 
-Shapes: `N` prompts in the pool, `B` observed rows. A *tracker* holds what we believe about each
-prompt's pass rate. It is a NamedTuple of pure functions, so `jit`, `vmap` and `scan` apply to it
-without ceremony.
+Shapes: `N` prompts in the pool, `B` observed rows, `M` slots for chosen prompts. A *tracker* holds
+what we believe about each prompt's pass rate, a *selector* decides which prompts get how many
+rollouts. Both are NamedTuples of pure functions, so `jit`, `vmap` and `scan` apply to them without
+ceremony.
 """
 
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 State: TypeAlias = Any
-"""A tracker's own NamedTuple of arrays; opaque to everything but that tracker."""
+"""A tracker's or selector's own NamedTuple of arrays; opaque to everything but itself."""
 
 GroupSize: TypeAlias = int | Int[Array, "*#N"]
 """Rollouts in a group: one static int for all prompts, or one int32 a prompt."""
@@ -135,3 +136,82 @@ class Tracker(NamedTuple):
     pass_rate: PassRate
     informative: Informative
     draw: Draw
+
+
+class Selection(NamedTuple):
+    """Which prompts get how many rollouts in one iteration; each prompt at most once.
+
+    Attributes:
+        prompt_ids: [M] int32, in 0..N-1; -1 in unused slots, which come last.
+        group_sizes: [M] int32; 0 in unused slots. They always sum to the selector's budget.
+    """
+
+    prompt_ids: Int[Array, " M"]
+    group_sizes: Int[Array, " M"]
+
+
+class SelectInfo(NamedTuple):
+    """What a selector expects of its choice.
+
+    Attributes:
+        expected_informative: groups expected to be informative, the sum of their probabilities.
+        planned_rollouts: int32, rollouts the rule itself asked for.
+        shortfall: int32, budget minus planned_rollouts: handed to the next best prompts.
+        low_signal: True where too few groups are expected to teach anything; a flag, never an
+            error.
+    """
+
+    expected_informative: Float[Array, ""]
+    planned_rollouts: Int[Array, ""]
+    shortfall: Int[Array, ""]
+    low_signal: Bool[Array, ""]
+
+
+@runtime_checkable
+class Select(Protocol):
+    """Chooses the prompts of one iteration. Never ages a belief."""
+
+    def __call__(
+        self, state: State, tracker_state: State, key: Key[Array, ""]
+    ) -> tuple[State, Selection, SelectInfo]:
+        """Consumes `key`; returns the new selector state, the choice, what is expected of it."""
+        ...
+
+
+@runtime_checkable
+class Observe(Protocol):
+    """Tells a selector what its choice came to."""
+
+    def __call__(self, state: State, observation: Observation) -> State:
+        """Returns the selector's state after the outcomes of every generated group."""
+        ...
+
+
+class Selector(NamedTuple):
+    """A rule that spends a fixed budget of rollouts, as pure functions with static sizes.
+
+    Attributes:
+        init: `() -> State`.
+        select: `(state, tracker_state, key) -> (State, Selection, SelectInfo)`.
+        observe: `(state, observation) -> State`.
+        budget: rollouts of every iteration, static.
+        max_groups: M, slots of a `Selection`, static.
+    """
+
+    init: Init
+    select: Select
+    observe: Observe
+    budget: int
+    max_groups: int
+
+
+class Scheduler(NamedTuple):
+    """A belief and a rule that acts on it.
+
+    Attributes:
+        tracker: what is believed about each prompt.
+        selector: built on that tracker.
+    """
+
+    tracker: Tracker
+    selector: Selector

@@ -1,0 +1,272 @@
+"""Executes live training runs and keeps everything they did: shared by the live experiments.
+
+A run's folder holds `config.json`, `metrics.jsonl` (a line an iteration), `evaluation.jsonl` (a
+line each time the policy was evaluated), `groups.npz` (every generated group: prompt, prediction,
+outcome) and, once it has ended, `summary.json`; a folder with that file is not run again.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import run_folder
+from fade_jax import calibration, driver
+from fade_jax.driver import RunState
+from paced_jax import evaluation, metrics, run_metrics, schedulers
+from paced_jax.tasks.cell_rates import cell_successes
+from paced_jax.tasks.skill_pool import SkillPool
+from paced_jax.tasks.skills import Problems
+from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
+
+GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What is looked at while a policy trains; none of it is charged to the budget."""
+
+    eval_every: int = 20
+    """Iterations between two evaluations on the held-out validation prompts."""
+    eval_group_size: int = 2
+    """Rollouts of each validation prompt."""
+    test_group_size: int = 8
+    """Rollouts of each test prompt at the end; pass@k for k up to it."""
+    eval_batch: int = 128
+    """Prompts evaluated at once."""
+    tensorboard: bool = True
+    """Write TensorBoard event files as well."""
+    oracle_rollouts: int = 64
+    """Rollouts of each skill and length that tell the oracle, every chunk."""
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that measure nothing."""
+        for field in dataclasses.fields(self):
+            if field.name != "tensorboard" and getattr(self, field.name) < 1:
+                raise ValueError(
+                    f"{field.name} must be at least 1, got {getattr(self, field.name)}"
+                )
+        if self.oracle_rollouts % 8:
+            raise ValueError(f"oracle_rollouts must be a multiple of 8, got {self.oracle_rollouts}")
+
+
+@dataclasses.dataclass
+class Bench:
+    """Compiled functions that runs on one ground share."""
+
+    ground: Ground
+    watch: Watch
+    evaluate: Callable[..., Any]
+    cell_rates: Callable[..., Any]
+
+
+def open_bench(config: TrainConfig, watch: Watch) -> Bench:
+    """Loads policy and pools, and prepares what is compiled once for all methods."""
+    ground = prepare_ground(config)
+    evaluate = jax.jit(
+        partial(evaluation.evaluate, ground.base.graphdef, batch_size=watch.eval_batch),
+        static_argnames=("group_size",),
+    )
+    rates = jax.jit(
+        partial(
+            cell_successes,
+            ground.base.graphdef,
+            num_prompts=watch.oracle_rollouts // 8,
+            group_size=8,
+        )
+    )
+    return Bench(ground, watch, evaluate, rates)
+
+
+def compiled_step(run: Run, state: RunState) -> tuple[driver.Step, float]:
+    """Compiles a chunk of a run ahead of time; also for other seeds.
+
+    Returns:
+        (step, seconds it took).
+    """
+    started = time.perf_counter()
+    step: Any = driver.compile_step(run.make, chunk=run.config.chunk)
+    return step.lower(run.setup, state).compile(), time.perf_counter() - started
+
+
+def execute(
+    bench: Bench,
+    configs: list[TrainConfig],
+    folders: list[Path],
+    advance: Callable[[str, int], None],
+) -> list[dict[str, Any]]:
+    """Runs configurations that differ in nothing but the seed; they are compiled once.
+
+    Args:
+        bench: compiled functions of their ground.
+        configs: of the runs.
+        folders: of each run; one that is finished is read, not run.
+        advance: `(what is happening, iterations just done)`, for a progress bar.
+
+    Returns:
+        The summary of each run.
+    """
+    step = None
+    summaries = []
+    for config, folder in zip(configs, folders, strict=True):
+        done = folder / "summary.json"
+        if done.exists():
+            stored = json.loads((folder / "config.json").read_text())
+            if stored != json.loads(json.dumps(dataclasses.asdict(config))):
+                raise ValueError(f"{folder} holds a run of another configuration")
+            advance(f"{config.scheduler}, seed {config.seed}: done before", config.iterations)
+            summaries.append(json.loads(done.read_text()))
+            continue
+        run = prepare(config, bench.ground)
+        state = run.init(run.setup, jax.random.key(config.seed))
+        compile_seconds = 0.0
+        if step is None:
+            advance(f"{config.scheduler}: compiling", 0)
+            step, compile_seconds = compiled_step(run, state)
+        summary = _run_one(bench, run, step, state, folder, advance)
+        summary["compile_seconds"] = compile_seconds
+        run_folder.write_json(done, summary)
+        summaries.append(summary)
+    return summaries
+
+
+def _run_one(bench: Bench, run: Run, step, state, folder: Path, advance) -> dict[str, Any]:
+    config, watch = run.config, bench.watch
+    folder.mkdir(parents=True, exist_ok=True)
+    run_folder.write_json(folder / "config.json", dataclasses.asdict(config))
+    train = run.pools.train
+    tally = run_metrics.Tally(
+        len(train.skill), {"length": train.length, "base_pass_rate": base_rates(run)}
+    )
+    evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 1)
+    groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
+    curve: list[dict[str, float]] = []
+    name = f"{config.scheduler}, seed {config.seed}"
+    clock = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
+
+    with (
+        metrics.open_writers(folder, tensorboard=watch.tensorboard, resume_at=0) as writers,
+        metrics.open_writers(
+            folder / "evaluation", tensorboard=watch.tensorboard, resume_at=0
+        ) as evaluation_writers,
+    ):
+
+        def look(state: RunState, iteration: int) -> None:
+            started = time.perf_counter()
+            figures = evaluate_pool(
+                bench,
+                state.learner.params.policy,
+                run.pools.validation,
+                jax.random.fold_in(evaluation_key, iteration),
+                watch.eval_group_size,
+            )
+            figures["rollouts"] = float(iteration * config.budget)
+            evaluation_writers.write(iteration, figures)
+            curve.append({"iteration": iteration, **figures})
+            clock["evaluation"] += time.perf_counter() - started
+
+        def between(state: RunState, records) -> RunState:
+            seconds = time.perf_counter() - clock["started"]
+            clock["chunks"].append(seconds)
+            for iteration, figures in tally.figures(records):
+                figures["iteration_seconds"] = seconds / config.chunk
+                writers.write(iteration, figures)
+            for key in GROUP_ARRAYS:
+                source = records.observation if hasattr(records.observation, key) else records
+                groups[key].append(np.asarray(getattr(source, key)))
+            done = int(state.iteration)
+            if done % watch.eval_every == 0 or done >= config.iterations:
+                look(state, done)
+            advance(name, config.chunk)
+            state = _tell(bench, run, state, clock)
+            clock["started"] = time.perf_counter()
+            return state
+
+        advance(name, 0)
+        look(state, 0)
+        state = _tell(bench, run, state, clock)
+        clock["started"] = time.perf_counter()
+        state = driver.run(step, run.setup, state, iterations=config.iterations, between=between)
+
+    arrays = {key: np.concatenate(parts) for key, parts in groups.items()}
+    np.savez_compressed(folder / "groups.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    test = evaluate_pool(
+        bench,
+        state.learner.params.policy,
+        run.pools.test,
+        jax.random.fold_in(evaluation_key, 2**30),
+        watch.test_group_size,
+    )
+    return {
+        **summarise(arrays, config.group_size),
+        "scheduler": config.scheduler,
+        "seed": config.seed,
+        "rollouts": tally.rollouts,
+        "tokens": tally.tokens,
+        "distinct_prompts": int(tally.seen.sum()),
+        "updates": int(state.updates),
+        "validation": curve,
+        "test": test,
+        "iteration_seconds": float(np.median(clock["chunks"])) / config.chunk,
+        "evaluation_seconds": clock["evaluation"],
+        "oracle_seconds": clock["oracle"],
+    }
+
+
+def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:
+    """Pass rates of a policy on held-out prompts, as `evaluation.summarise` names them."""
+    problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
+    result = bench.evaluate(policy, problems, key, group_size=group_size)
+    return evaluation.summarise(jax.device_get(result), pool.skill, pool.length)
+
+
+def _tell(bench: Bench, run: Run, state: RunState, clock) -> RunState:
+    """Tells the oracle how often each skill and length is solved now; others learn nothing."""
+    if run.config.scheduler != "oracle":
+        return state
+    started = time.perf_counter()
+    key = jax.random.fold_in(jax.random.key(run.config.seed + 2**20), int(state.iteration))
+    rates = bench.cell_rates(state.learner.params.policy, key).mean(axis=2) / 8
+    train = run.pools.train
+    told = schedulers.tell_oracle(state.tracker, rates, train.skill, train.length)
+    clock["oracle"] += time.perf_counter() - started
+    return state._replace(tracker=told)
+
+
+def summarise(groups: dict[str, np.ndarray], group_size: int) -> dict[str, float]:
+    """How well a run's choices and predictions did; every group weighs the same.
+
+    Args:
+        groups: arrays [iterations, M] by the names of GROUP_ARRAYS.
+        group_size: of full groups.
+
+    Returns:
+        Effective-group ratio realised and predicted, Brier and calibration errors of
+        P(informative) with the noise floor, the error of p_hat.
+    """
+    used = groups["trials"] > 0
+    flag = (~groups["degenerate"][used]).astype(float)
+    informative = np.clip(groups["informative"][used].astype(float), 0, 1)
+    rate = groups["successes"][used] / groups["trials"][used]
+    predicted = groups["predicted"][used]
+    square = calibration.unbiased_squared_error(
+        predicted.astype(float), groups["successes"][used], groups["trials"][used]
+    )
+    return {
+        "groups": int(used.sum()),
+        "informative_realised": float(flag.mean()),
+        "informative_predicted": float(informative.mean()),
+        "informative_brier": calibration.brier(informative, flag),
+        "informative_ece": calibration.expected_calibration_error(informative, flag),
+        "informative_ece_floor": calibration.ece_noise_floor(informative),
+        "pass_rate_generated": float(rate.mean()),
+        "pass_rate_rmse": float(np.sqrt(max(float(np.mean(square)), 0.0))),
+        "pass_rate_bias": float((predicted - rate).mean()),
+    }

@@ -1,0 +1,228 @@
+"""Trains a small policy under four schedulers at equal rollouts and shows what each choice bought.
+
+The tasks are eight digit skills at lengths 1 to 10, verified exactly; the policy (131,008
+parameters) comes pre-trained with the package. Every scheduler gets the same policy, prompts, loss
+(PACED-RL's trajectory balance) and number of rollouts. Ends with a table, figures and a report.
+
+    python -m experiments.quickstart
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from experiments import intervals, live_run, quickstart_figures, run_folder
+from experiments.settings import TINY
+from paced_jax.schedulers import SchedulerName
+from paced_jax.training import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Four schedulers at equal rollouts."""
+
+    schedulers: tuple[SchedulerName, ...] = ("uniform", "mopps", "fade", "paced")
+    """Which prompts are trained on; `oracle` is possible too, its looking is not charged."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of choices and rollouts; intervals need two at least."""
+    iterations: int = TINY.iterations
+    """Of each run, 32 prompts x 8 rollouts each."""
+    out: Path | None = None
+    """Folder to write to; finished runs in it are not repeated."""
+    quick: bool = False
+    """20 iterations of one seed, to see everything work."""
+    watch: live_run.Watch = dataclasses.field(default_factory=live_run.Watch)
+    """What is looked at on the way."""
+
+    def __post_init__(self) -> None:
+        """Refuses an empty comparison, naming the field."""
+        for name in ("schedulers", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values) or not values:
+                raise ValueError(f"{name} must be distinct, at least one, got {values}")
+        if self.iterations < 10 or self.iterations % 10:
+            raise ValueError(f"iterations must be a multiple of 10, got {self.iterations}")
+
+
+def main(config: Config) -> dict[str, Any]:
+    """Runs every scheduler on every seed, compares them, draws figures.
+
+    Args:
+        config: what to compare.
+
+    Returns:
+        What results.json holds.
+    """
+    if config.quick:
+        config = dataclasses.replace(config, iterations=20, seeds=config.seeds[:1])
+    folder = run_folder.open_folder("quickstart", config.out, config)
+    setting = dataclasses.replace(TINY, iterations=config.iterations)
+    run_folder.console.print(
+        f"{len(config.schedulers)} schedulers x {len(config.seeds)} seeds x {config.iterations}"
+        f" iterations of {setting.budget} rollouts; results in {folder}"
+    )
+    bench = live_run.open_bench(setting, config.watch)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    with run_folder.progress() as progress:
+        total = len(config.schedulers) * len(config.seeds) * config.iterations
+        task = progress.add_task("quickstart", total=total)
+
+        def advance(what: str, done: int) -> None:
+            progress.update(task, advance=done, description=what)
+
+        for name in config.schedulers:
+            configs = [
+                dataclasses.replace(setting, scheduler=name, seed=seed) for seed in config.seeds
+            ]
+            folders = [folder / "runs" / name / f"seed_{seed}" for seed in config.seeds]
+            runs[name] = live_run.execute(bench, configs, folders, advance)
+    results = compare(runs)
+    run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
+    drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)
+    rows = table(results)
+    run_folder.print_table("After equal rollouts", HEADER, rows)
+    for line in notes(results, len(config.seeds)):
+        run_folder.console.print(line)
+    write_report(folder, config, setting, results, rows, drawn)
+    run_folder.console.print(f"report: {folder / 'report.md'}")
+    return results
+
+
+HEADER = (
+    "scheduler",
+    "effective groups",
+    "validation: end",
+    "validation: mean",
+    "test pass@1",
+    "test pass@8",
+    "ECE (floor)",
+    "p_hat rmse",
+    "prompts",
+    "s/iteration",
+)
+
+
+def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over seeds with 95 % t-intervals, and paired differences from uniform choice.
+
+    Args:
+        runs: summaries of every seed by scheduler.
+
+    Returns:
+        JSON values.
+    """
+    figures: dict[str, dict[str, np.ndarray]] = {}
+    for name, summaries in runs.items():
+        curves = np.array([[point["pass_at_1"] for point in s["validation"]] for s in summaries])
+        most = max(k for k in (1, 2, 4, 8, 16, 32) if f"pass_at_{k}" in summaries[0]["test"])
+        figures[name] = {
+            "validation_start": curves[:, 0],
+            "validation_end": curves[:, -1],
+            "validation_mean": curves.mean(axis=1),
+            "test_pass_at_1": np.array([s["test"]["pass_at_1"] for s in summaries]),
+            "test_pass_at_most": np.array([s["test"][f"pass_at_{most}"] for s in summaries]),
+        }
+        figures[name] |= {
+            key: np.array([s[key] for s in summaries], float)
+            for key in (
+                "rollouts",
+                "tokens",
+                "informative_realised",
+                "informative_predicted",
+                "informative_brier",
+                "informative_ece",
+                "informative_ece_floor",
+                "pass_rate_rmse",
+                "distinct_prompts",
+                "iteration_seconds",
+                "compile_seconds",
+            )
+        }
+    results: dict[str, Any] = {
+        "schedulers": {
+            name: {key: intervals.of(values) for key, values in columns.items()}
+            for name, columns in figures.items()
+        }
+    }
+    if "uniform" in figures:
+        results["minus_uniform"] = {
+            name: {
+                key: intervals.of(columns[key] - figures["uniform"][key])
+                for key in ("informative_realised", "validation_end", "validation_mean")
+            }
+            for name, columns in figures.items()
+            if name != "uniform"
+        }
+    return results
+
+
+def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of the final table."""
+    rows = []
+    for name, columns in results["schedulers"].items():
+        mean = {key: value["mean"] for key, value in columns.items()}
+        rows.append(
+            (
+                name,
+                f"{mean['informative_realised']:.3f}",
+                f"{mean['validation_end']:.3f}",
+                f"{mean['validation_mean']:.3f}",
+                f"{mean['test_pass_at_1']:.3f}",
+                f"{mean['test_pass_at_most']:.3f}",
+                f"{mean['informative_ece']:.3f} ({mean['informative_ece_floor']:.3f})",
+                f"{mean['pass_rate_rmse']:.3f}",
+                f"{mean['distinct_prompts']:.0f}",
+                f"{mean['iteration_seconds']:.3f}",
+            )
+        )
+    return rows
+
+
+def notes(results: dict[str, Any], num_seeds: int) -> list[str]:
+    """Differences from uniform choice, in words."""
+    lines = []
+    for name, columns in results.get("minus_uniform", {}).items():
+        lines.append(
+            f"{name} minus uniform: effective groups "
+            f"{intervals.show(columns['informative_realised'])}, validation pass rate at the end "
+            f"{intervals.show(columns['validation_end'])}, averaged over the run "
+            f"{intervals.show(columns['validation_mean'])}"
+        )
+    if lines:
+        lines.append(
+            f"95 % t-intervals of paired differences, {num_seeds} seeds."
+            if num_seeds > 1
+            else "One seed: no interval, so no claim."
+        )
+    return lines
+
+
+def write_report(
+    folder: Path,
+    config: Config,
+    setting: TrainConfig,
+    results: dict[str, Any],
+    rows: list[tuple[Any, ...]],
+    drawn: list[tuple[Path, str]],
+) -> None:
+    """Writes report.md."""
+    sections = [
+        f"{config.iterations} iterations of {setting.num_prompts} prompts x {setting.group_size} "
+        f"rollouts a run, policy `{setting.policy}`, seeds {list(config.seeds)}. Validation and "
+        "test: 512 held-out prompts each, uniform over skills and lengths, not charged. Effective "
+        "groups: share of the generated groups that were neither all right nor all wrong. ECE: "
+        "calibration error of the predicted P(informative), with the error that a perfect "
+        "prediction would show. p_hat rmse: of the predicted pass rates against the true ones of "
+        "the chosen prompts, noise of the group subtracted. Prompts: distinct ones trained on.",
+        run_folder.markdown_table(HEADER, rows),
+        *notes(results, len(config.seeds)),
+    ]
+    sections += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in drawn]
+    run_folder.write_report(folder, "What scheduling bought: quickstart", sections)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

@@ -1,0 +1,118 @@
+"""Is a setting informative? Looks at the oracle and at uniform choice only, before methods run.
+
+The oracle knows the true pass rate of every skill and length (64 rollouts each, not charged,
+renewed every 10 iterations). If even that finds few more informative groups than chance, no
+scheduler can show anything, and the setting is the wrong one.
+
+    python -m experiments.setting_check --setting tiny
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+
+from experiments import intervals, live_run, run_folder
+from experiments.settings import SETTINGS
+
+RATIO = 1.5
+"""The oracle must find at least so many times as many informative groups as uniform choice."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Oracle against uniform."""
+
+    setting: Literal["tiny"] = "tiny"
+    """Which setting."""
+    seeds: tuple[int, ...] = (100, 101, 102)
+    """Of choices and rollouts; others than those of the comparisons."""
+    iterations: int | None = None
+    """Of each run; None for the setting's own."""
+    out: Path | None = None
+    """Folder to write to; finished runs in it are not repeated."""
+    watch: live_run.Watch = dataclasses.field(
+        default_factory=lambda: live_run.Watch(tensorboard=False)
+    )
+    """What is looked at on the way."""
+
+    def __post_init__(self) -> None:
+        """Refuses an empty check."""
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
+            raise ValueError(f"seeds must be distinct, at least one, got {self.seeds}")
+
+
+def main(config: Config) -> dict[str, Any]:
+    """Runs oracle and uniform on every seed and compares them.
+
+    Args:
+        config: which setting.
+
+    Returns:
+        What results.json holds.
+    """
+    folder = run_folder.open_folder("setting_check", config.out, config)
+    base = SETTINGS[config.setting]
+    base = dataclasses.replace(base, iterations=config.iterations or base.iterations)
+    bench = live_run.open_bench(base, config.watch)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    with run_folder.progress() as progress:
+        task = progress.add_task("setting", total=2 * len(config.seeds) * base.iterations)
+
+        def advance(what: str, done: int) -> None:
+            progress.update(task, advance=done, description=what)
+
+        for name in ("uniform", "oracle"):
+            configs = [dataclasses.replace(base, scheduler=name, seed=s) for s in config.seeds]
+            folders = [folder / "runs" / name / f"seed_{s}" for s in config.seeds]
+            runs[name] = live_run.execute(bench, configs, folders, advance)
+    results = compare(runs)
+    run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})
+    header = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")
+    rows = [
+        (name, *(intervals.show(results[name][key]) for key in ("informative", *POINTS)))
+        for name in runs
+    ]
+    run_folder.print_table(f"setting {config.setting}", header, rows)
+    verdict = (
+        f"The oracle finds {results['ratio']:.2f} times as many informative groups as uniform "
+        f"choice (at least {RATIO} wanted): the setting is "
+        f"{'informative' if results['ratio'] >= RATIO else 'NOT informative'}."
+    )
+    run_folder.console.print(verdict)
+    run_folder.write_report(
+        folder,
+        f"Setting {config.setting}: oracle against uniform",
+        [
+            run_folder.markdown_table(header, rows),
+            verdict,
+            f"Mean and 95 % t-interval of {len(config.seeds)} seeds.",
+        ],
+    )
+    return results
+
+
+POINTS = ("start", "end", "mean")
+
+
+def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over seeds with intervals, and the ratio of informative groups."""
+    results: dict[str, Any] = {}
+    for name, summaries in runs.items():
+        curves = np.array([[point["pass_at_1"] for point in s["validation"]] for s in summaries])
+        results[name] = {
+            "informative": intervals.of([s["informative_realised"] for s in summaries]),
+            "start": intervals.of(curves[:, 0]),
+            "end": intervals.of(curves[:, -1]),
+            "mean": intervals.of(curves.mean(axis=1)),
+        }
+    results["ratio"] = (
+        results["oracle"]["informative"]["mean"] / (results["uniform"]["informative"]["mean"])
+    )
+    return results
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

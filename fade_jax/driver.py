@@ -1,0 +1,333 @@
+"""The live loop, choose -> sample -> verify -> admit -> learn -> record, for trainer and simulator.
+
+One iteration spends exactly the selector's budget of rollouts. `RunState` alone decides what
+happens next; constants travel beside it as `setup`. Verdicts may come from inside the compiled
+step, or from the host between its two halves, `generate` and `absorb`.
+
+Shapes: `N` prompts in the pool, `M` chosen prompts, `R` rollouts of an iteration (the budget).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key, Num
+
+from fade_jax import outcomes
+from fade_jax.run_state import (
+    DriverFault,
+    Fault,
+    Generated,
+    LearnReport,
+    Pieces,
+    Record,
+    Rows,
+    RunState,
+    Setup,
+    no_fault,
+)
+from fade_jax.types import Observation
+
+__all__ = [
+    "DriverFault",
+    "Fault",
+    "Generated",
+    "LearnReport",
+    "Pieces",
+    "Record",
+    "Rows",
+    "RunState",
+    "Setup",
+    "absorb",
+    "compile_step",
+    "generate",
+    "init",
+    "iterate",
+    "raise_fault",
+    "run",
+]
+
+
+def init(pieces: Pieces, setup: Setup, learner: Any, key: Key[Array, ""]) -> RunState:
+    """The state before the first iteration. Call it inside `jit`, so that a step may donate it.
+
+    Args:
+        pieces: of the run.
+        setup: constants.
+        learner: parameters, optimiser, policy version.
+        key: of the whole run.
+    """
+    tracker, selector = pieces.scheduler
+    zero = jnp.int32(0)
+    return RunState(
+        learner,
+        pieces.refresh(setup, tracker.init(), learner),
+        selector.init(),
+        pieces.init_admit(),
+        key,
+        zero,
+        zero + 0,
+        no_fault(),
+    )
+
+
+def _keys(state: RunState) -> Key[Array, " 4"]:
+    return jax.random.split(jax.random.fold_in(state.key, state.iteration), 4)
+
+
+def generate(pieces: Pieces, setup: Setup, state: RunState) -> Generated:
+    """Choose and sample: the half of an iteration before the verdicts.
+
+    Args:
+        pieces: of the run.
+        setup: constants.
+        state: not changed; the selector's next state is among the results.
+    """
+    tracker, selector = pieces.scheduler
+    choose_key, sample_key, _, _ = _keys(state)
+    chosen, selection, info = selector.select(state.selector, state.tracker, choose_key)
+    slots = jnp.arange(selector.max_groups, dtype=jnp.int32)
+    group = jnp.repeat(slots, selection.group_sizes, total_repeat_length=selector.budget)
+    used = selection.group_sizes > 0
+    ids = jnp.where(used, selection.prompt_ids, 0)
+    sizes = (
+        jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
+        .at[ids]
+        .add(selection.group_sizes)
+    )
+    predicted = jnp.where(used, tracker.pass_rate(state.tracker)[ids], 0.0)
+    informative = jnp.where(used, tracker.informative(state.tracker, sizes)[ids], 0.0)
+    rows = Rows(selection, ids[group], group, predicted[group])
+    rollouts, metrics = pieces.sample(setup, state.learner, rows, sample_key)
+    return Generated(chosen, rows, info, predicted, informative, rollouts, metrics)
+
+
+def tracker_size(tracker, state) -> int:
+    """N, from shapes alone."""
+    return jax.eval_shape(tracker.pass_rate, state).shape[0]
+
+
+def absorb(
+    pieces: Pieces,
+    setup: Setup,
+    state: RunState,
+    generated: Generated,
+    verdicts: Num[Array, " R"],
+) -> tuple[RunState, Record]:
+    """Admit, learn and record: the half of an iteration after the verdicts.
+
+    The tracker sees every generated group, of the policy that sampled it; only then, and only if
+    `learn` stepped, does time pass for it. After a fault nothing moves.
+
+    Args:
+        pieces: of the run.
+        setup: constants.
+        state: the one `generate` was given.
+        generated: its result.
+        verdicts: [R], 1 right, 0 wrong, graded in between, negative for none.
+
+    Returns:
+        (new state, Record).
+    """
+    tracker, selector = pieces.scheduler
+    _, _, admit_key, learn_key = _keys(state)
+    rows = generated.rows
+    counts = outcomes.group_outcomes(verdicts, rows.group, selector.max_groups)
+    ids = rows.selection.prompt_ids
+    observation = Observation(ids, counts.successes, counts.trials)
+    bad_row = _first_bad(observation, verdicts, rows, tracker_size(tracker, state.tracker))
+    sound = (bad_row < 0) & (state.fault.prompt_id < 0)
+
+    admitted, batch, ready = pieces.admit(state.admit, generated.rollouts, verdicts, admit_key)
+    learner, report = _learn_if(ready & sound, pieces, setup, state.learner, batch, learn_key)
+
+    seen, info = tracker.update(state.tracker, observation)
+    aged = tracker.predict(seen, report.elapsed)
+    seen = jax.tree.map(lambda new, old: jnp.where(report.stepped, new, old), aged, seen)
+    seen = pieces.refresh(setup, seen, learner)
+    chosen = selector.observe(generated.selector, observation)
+
+    fault = _first_fault(state.fault, bad_row, report.bad_prompt, observation)
+    live = fault.prompt_id < 0
+    new = (seen, chosen, admitted, state.iteration + 1, state.updates + report.stepped)
+    old = (state.tracker, state.selector, state.admit, state.iteration, state.updates)
+    seen, chosen, admitted, iteration, updates = jax.tree.map(
+        lambda new, old: jnp.where(live, new, old), new, old
+    )
+    record = Record(
+        state.iteration,
+        live,
+        observation,
+        counts.missing,
+        counts.degenerate,
+        generated.predicted,
+        generated.informative,
+        generated.select_info,
+        info,
+        ready & sound,
+        generated.sample_metrics,
+        report,
+    )
+    return RunState(learner, seen, chosen, admitted, state.key, iteration, updates, fault), record
+
+
+def _first_bad(observation, verdicts, rows: Rows, num_prompts: int) -> Int[Array, ""]:
+    """The first slot with an impossible verdict, -1 if there is none."""
+    above = jax.ops.segment_max(
+        (verdicts > 1).astype(jnp.int32), rows.group, observation.trials.shape[0]
+    )
+    slot = outcomes.first_invalid(observation, num_prompts)
+    return jnp.where((above > 0).any(), jnp.argmax(above > 0).astype(jnp.int32), slot)
+
+
+def _learn_if(ready, pieces, setup, learner, batch, key):
+    """`learn` where ready; else the same learner, bit for bit, and a report of zeros."""
+
+    def learn(learner):
+        return pieces.learn(setup, learner, batch, key)
+
+    _, shapes = jax.eval_shape(learn, learner)
+
+    def skip(learner):
+        report: LearnReport = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return learner, report._replace(bad_prompt=jnp.int32(-1))
+
+    return jax.lax.cond(ready, learn, skip, learner)
+
+
+def _first_fault(fault: Fault, bad_row, bad_prompt, observation: Observation) -> Fault:
+    """The old fault if there is one, else the one of this iteration, else none."""
+    judged = Fault(
+        observation.prompt_ids[bad_row],
+        jnp.asarray(False),
+        observation.successes[bad_row].astype(jnp.float32),
+        observation.trials[bad_row].astype(jnp.float32),
+    )
+    learnt = no_fault()._replace(prompt_id=bad_prompt, in_learn=jnp.asarray(True))
+    new = jax.tree.map(lambda a, b: jnp.where(bad_row >= 0, a, b), judged, learnt)
+    return jax.tree.map(lambda a, b: jnp.where(fault.prompt_id >= 0, a, b), fault, new)
+
+
+def iterate(pieces: Pieces, setup: Setup, state: RunState) -> tuple[RunState, Record]:
+    """One whole iteration with verdicts from inside compiled code."""
+    if pieces.verify is None:
+        raise ValueError("verify: None; the host must judge between `generate` and `absorb`")
+    generated = generate(pieces, setup, state)
+    return absorb(pieces, setup, state, generated, pieces.verify(setup, generated.rollouts))
+
+
+Step: TypeAlias = Callable[[Setup, RunState], tuple[RunState, Record]]
+"""Compiled: some iterations, whose Records have them as their first axis."""
+
+
+def compile_step(
+    make: Callable[[Setup], Pieces],
+    *,
+    chunk: int = 10,
+    seeds: bool = False,
+    host_verify: Callable[[Setup, Any], np.ndarray] | None = None,
+) -> Step:
+    """Compiles a chunk of iterations; the state given to it is donated.
+
+    Args:
+        make: builds the pieces from the constants, inside the compiled function.
+        chunk: iterations of one call; 1 with host_verify.
+        seeds: states carry a leading axis of seeds, mapped over; so do the Records, before the
+            axis of iterations.
+        host_verify: `(setup, rollouts) -> verdicts [R]` on the host, for tasks that can't be
+            verified in compiled code.
+
+    Returns:
+        A Step.
+
+    Raises:
+        ValueError: a chunk below 1; a chunk above 1, or seeds, together with host_verify.
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    if host_verify is not None:
+        if chunk != 1 or seeds:
+            raise ValueError(f"host_verify needs chunk 1 and no seeds, got {chunk} and {seeds}")
+        return _host_step(make, host_verify)
+
+    def advance(setup, state):
+        pieces = make(setup)
+        return jax.lax.scan(
+            lambda state, _: iterate(pieces, setup, state), state, None, length=chunk
+        )
+
+    mapped = jax.vmap(advance, in_axes=(None, 0)) if seeds else advance
+    return jax.jit(mapped, donate_argnums=1)
+
+
+def _host_step(make, host_verify) -> Step:
+    first = jax.jit(lambda setup, state: generate(make(setup), setup, state))
+
+    def second(setup, state, generated, verdicts):
+        return absorb(make(setup), setup, state, generated, verdicts)
+
+    second = jax.jit(second, donate_argnums=1)
+
+    def step(setup, state):
+        generated = first(setup, state)
+        verdicts = jnp.asarray(host_verify(setup, generated.rollouts))
+        state, record = second(setup, state, generated, verdicts)
+        return state, jax.tree.map(lambda x: x[None], record)
+
+    return step
+
+
+def run(
+    step: Step,
+    setup: Setup,
+    state: RunState,
+    *,
+    iterations: int,
+    between: Callable[[RunState, Record], RunState] | None = None,
+) -> RunState:
+    """Runs until `iterations` are done; logs, checkpoints and errors come between chunks.
+
+    Args:
+        step: from `compile_step`.
+        setup: constants.
+        state: donated; may come from a checkpoint.
+        iterations: in all, counted from the beginning of the run. The last chunk may pass it.
+        between: `(state, records) -> state` after every chunk, records on the host.
+
+    Returns:
+        The last state.
+
+    Raises:
+        DriverFault: naming iteration, prompt, field and value; holds the last good state.
+    """
+    while np.min(jax.device_get(state.iteration)) < iterations:
+        state, records = step(setup, state)
+        raise_fault(state)
+        if between is not None:
+            state = between(state, jax.device_get(records))
+    return state
+
+
+def raise_fault(state: RunState) -> None:
+    """Raises the fault a compiled chunk has flagged, if any; runs on the host.
+
+    Raises:
+        DriverFault: see `run`.
+    """
+    fault, iteration = jax.device_get((state.fault, state.iteration))
+    prompt_ids, iterations = np.atleast_1d(fault.prompt_id), np.atleast_1d(iteration)
+    if not (prompt_ids >= 0).any():
+        return
+    seed = int(np.argmax(prompt_ids >= 0))
+    where = f"iteration {iterations[seed]}, prompt {prompt_ids[seed]}"
+    if np.atleast_1d(fault.in_learn)[seed]:
+        raise DriverFault(f"{where}: rewards or log_probs are not finite", state)
+    successes = np.atleast_1d(fault.successes)[seed]
+    trials = np.atleast_1d(fault.trials)[seed]
+    raise DriverFault(
+        f"{where}: verdicts must be in 0..1, or negative for none; its group has {successes}"
+        f" successes in {trials:g} trials",
+        state,
+    )

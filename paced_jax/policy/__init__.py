@@ -1,0 +1,1 @@
+"""The policy: decoder, teacher forcing, sampler, shipped base policies."""

@@ -1,0 +1,1 @@
+"""Tasks: prompts with verifiable answers."""

@@ -1,0 +1,315 @@
+"""A training run on the skill tasks, put together from one configuration.
+
+Shapes: `N` prompts in the pool, `E` features of an embedding, `K` skills of a loading.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from fade_jax import driver
+from fade_jax.driver import Pieces, RunState
+from paced_jax import admit, off_policy, optimizers, partition, pieces, replay, schedulers
+from paced_jax.learning import LearnOptions
+from paced_jax.objectives import (
+    PolicyGradient,
+    TrajectoryBalance,
+    dapo,
+    dr_grpo,
+    flowrl,
+    gflowrl,
+    grpo,
+    paced,
+    rloo,
+    vargrad,
+)
+from paced_jax.pieces import Setup
+from paced_jax.policy.base_policies import BasePolicy, load_base_policy
+from paced_jax.policy.forward import prompt_embeddings
+from paced_jax.tasks.skill_pool import SkillPools, build_pool
+from paced_jax.tasks.tokens import EOS
+from paced_jax.types import Admit
+
+ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run on the skill tasks."""
+
+    scheduler: schedulers.SchedulerName = "paced"
+    """Which prompts are trained on."""
+    objective: ObjectiveName = "paced"
+    """The loss."""
+    policy: str = "tiny"
+    """Base policy shipped with the package: tiny or base."""
+    iterations: int = 100
+    """Iterations; each generates num_prompts x group_size rollouts, whatever the method."""
+    num_prompts: int = 32
+    """Prompts chosen by an iteration."""
+    group_size: int = 8
+    """Rollouts of a chosen prompt."""
+    chunk: int = 10
+    """Iterations compiled into one call; logs and checkpoints come between."""
+    seed: int = 0
+    """Of choices, rollouts and V's initial weights."""
+    pool_seed: int = 0
+    """Of the prompts."""
+    num_train: int = 8192
+    """Distinct training prompts."""
+    policy_learning_rate: float = 1e-4
+    """Of the policy, AdamW."""
+    partition_learning_rate: float = 1e-3
+    """Of V = beta log Z, in a group of its own."""
+    weight_decay: float = 0.0
+    """Of the policy's matrices."""
+    warmup: int = 0
+    """Steps over which the policy's learning rate rises."""
+    clip_norm: float = 1.0
+    """Largest gradient norm, of policy and V apart."""
+    beta: float | None = None
+    """Strength of the KL penalty of trajectory balance; None for the named setting's own."""
+    admit: Literal["all", "drop_degenerate", "best_of"] = "all"
+    """Which generated groups reach the gradient: all, DAPO's, or LILO's best quarter."""
+    replay: Literal["preset", "on", "off"] = "preset"
+    """Prioritised replay of successes; "preset": on for the scheduler paced."""
+    replay_partition: Literal["full", "off", "group_mean"] = "full"
+    """What replayed successes teach V."""
+    correction: off_policy.Correction = "current_anchor"
+    """What log pi_old is for replayed rows."""
+    loadings: schedulers.LoadingsName = "embeddings"
+    """What FADE knows of a prompt beforehand."""
+    num_skills: int = 16
+    """K of FADE's loadings from embeddings."""
+    exploration: float | None = None
+    """Share of the prompts chosen at random; None for the preset's own."""
+    target: float = 0.5
+    """Pass rate the paced scheduler aims at."""
+    measure_kl: bool = True
+    """Measure the KL of every step, by one more forward pass."""
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values, naming the field."""
+        for name in ("iterations", "num_prompts", "chunk", "num_train", "policy_learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.group_size < 2:
+            raise ValueError(f"group_size must be at least 2, got {self.group_size}")
+        if self.iterations % self.chunk:
+            raise ValueError(
+                f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
+            )
+        if self.beta is not None and not self.beta > 0:
+            raise ValueError(f"beta must be positive, got {self.beta}")
+        if self.uses_replay:
+            off_policy.check_objective(make_objective(self, 1))
+
+    @property
+    def uses_replay(self) -> bool:
+        """Whether successes are replayed."""
+        return self.replay == "on" or (self.replay == "preset" and self.scheduler == "paced")
+
+    @property
+    def budget(self) -> int:
+        """R, rollouts of an iteration."""
+        return self.num_prompts * self.group_size
+
+
+def make_objective(config: TrainConfig, max_tokens: int) -> TrajectoryBalance | PolicyGradient:
+    """The named loss, with the configured beta."""
+    balance = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
+    if config.objective in balance:
+        setting = balance[config.objective]
+        return setting() if config.beta is None else setting(config.beta)
+    if config.beta is not None:
+        raise ValueError(f"beta: has no effect under the objective {config.objective!r}")
+    if config.objective == "dr_grpo":
+        return dr_grpo(float(max_tokens))
+    return {"grpo": grpo, "dapo": dapo, "rloo": rloo}[config.objective]()
+
+
+def make_admit(config: TrainConfig, max_tokens: int) -> Admit:
+    """Which groups reach the gradient; replay holds R / 4 rows and adds R / 8 to a batch."""
+    rows, groups = config.budget, config.num_prompts
+    if config.admit == "all":
+        base = admit.all_groups(rows, groups)
+    elif config.admit == "drop_degenerate":
+        base = admit.drop_degenerate(rows, groups, max_tokens)
+    else:
+        base = admit.best_of(max(rows // 4, config.group_size), groups)
+    if not config.uses_replay:
+        return base
+    eighth = max(base.num_rows // 8, 1)
+    buffer = replay.build(
+        max_tokens,
+        capacity=2 * eighth,
+        additions=eighth,
+        num_drawn=eighth,
+        correction=config.correction,
+        partition=config.replay_partition,
+    )
+    return admit.with_replay(base, buffer)
+
+
+class Run(NamedTuple):
+    """A run ready to start.
+
+    Attributes:
+        config: what it was made from.
+        pools: training, validation and test prompts.
+        base: the policy it starts from.
+        setup: constants.
+        make: builds the pieces from the setup, inside compiled code.
+        init: `(setup, key) -> RunState`, compiled.
+    """
+
+    config: TrainConfig
+    pools: SkillPools
+    base: BasePolicy
+    setup: Setup
+    make: Callable[[Setup], Pieces]
+    init: Callable[[Setup, Key[Array, ""]], RunState]
+
+
+class Ground(NamedTuple):
+    """What runs on the same policy and pool share, computed once.
+
+    Attributes:
+        policy: its name.
+        pool_seed: of the prompts.
+        num_train: training prompts.
+        base: the policy.
+        pools: prompts.
+        embeddings: [N, E] standardised, of the training prompts.
+    """
+
+    policy: str
+    pool_seed: int
+    num_train: int
+    base: BasePolicy
+    pools: SkillPools
+    embeddings: Array
+
+
+def prepare_ground(config: TrainConfig) -> Ground:
+    """Loads the policy, builds the pools, embeds the training prompts once."""
+    base = load_base_policy(config.policy)
+    pools = build_pool(config.pool_seed, num_train=config.num_train)
+    embed = jax.jit(partial(prompt_embeddings, base.graphdef))
+    raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)
+    return Ground(
+        config.policy,
+        config.pool_seed,
+        config.num_train,
+        base,
+        pools,
+        jax.jit(partition.standardise)(raw),
+    )
+
+
+def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
+    """Puts a run together.
+
+    Args:
+        config: of the run.
+        ground: shared by several runs of one comparison; made if not given.
+
+    Returns:
+        A Run.
+
+    Raises:
+        ValueError: an unknown policy, or a ground of another policy or pool.
+    """
+    ground = prepare_ground(config) if ground is None else ground
+    for name in ("policy", "pool_seed", "num_train"):
+        if getattr(ground, name) != getattr(config, name):
+            raise ValueError(
+                f"{name}: the ground has {getattr(ground, name)!r}, the config "
+                f"{getattr(config, name)!r}"
+            )
+    base, train = ground.base, ground.pools.train
+    max_tokens = train.answer_tokens.shape[1]
+    objective = make_objective(config, max_tokens)
+    optimizer = optimizers.make_optimizer(
+        config.policy_learning_rate,
+        config.partition_learning_rate,
+        policy_warmup=config.warmup,
+        policy_weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
+    )
+    needs_reference = (
+        objective.anchor == "ref"
+        if isinstance(objective, TrajectoryBalance)
+        else objective.kl != "none"
+    )
+    loadings: Any = ()
+    if config.scheduler == "fade":
+        loadings = jnp.asarray(
+            schedulers.prompt_loadings(
+                config.loadings,
+                np.asarray(ground.embeddings),
+                train.skill,
+                train.length,
+                num_skills=config.num_skills,
+                seed=config.pool_seed,
+            ),
+            jnp.float32,
+        )
+    setup = Setup(
+        *(jnp.asarray(x) for x in train[:4]),
+        embeddings=ground.embeddings,
+        loadings=loadings,
+        reference=base.params if needs_reference else (),
+    )
+    rule = make_admit(config, max_tokens)
+    options = LearnOptions(
+        objective=objective,
+        correction=config.correction,
+        clip_norm=config.clip_norm,
+        measure_kl=config.measure_kl,
+    )
+
+    def make(setup: Setup) -> Pieces:
+        scheduler, reads_learner = schedulers.make(
+            config.scheduler,
+            setup,
+            budget=config.budget,
+            group_size=config.group_size,
+            exploration=config.exploration,
+            target=config.target,
+        )
+        return pieces.build(
+            scheduler,
+            rule,
+            graphdef=base.graphdef,
+            options=options,
+            optimizer=optimizer,
+            max_tokens=max_tokens,
+            eos_id=EOS,
+            reads_learner=reads_learner,
+        )
+
+    def init(policy, setup: Setup, key: Key[Array, ""]) -> RunState:
+        run_key, head_key = jax.random.split(key)
+        head = partition.init(head_key, setup.embeddings.shape[1])
+        learner = pieces.init_learner(policy, head, optimizer)
+        return driver.init(make(setup), setup, learner, run_key)
+
+    return Run(config, ground.pools, base, setup, make, partial(jax.jit(init), base.params))
+
+
+def rollouts_of(config: TrainConfig) -> int:
+    """Rollouts of the whole run, evaluation apart."""
+    return config.iterations * config.budget
+
+
+def base_rates(run: Run) -> np.ndarray:
+    """[N] pass rate of each training prompt's cell under the base policy, from its metadata."""
+    table = np.array(list(run.base.metadata["pass_rate"].values()))
+    return table[run.pools.train.skill, run.pools.train.length - 1]
