@@ -7,6 +7,9 @@ from scipy.stats import chi2
 
 from fade_jax.trackers import oracle
 
+# Most of the time of these tests goes into compiling.
+QUICK = {"xla_backend_optimization_level": 0}
+
 
 def known(pass_rates):
     """A tracker that is certain of these pass rates, and its state."""
@@ -16,7 +19,7 @@ def known(pass_rates):
 
 def choose(selector, tracker_state, seed=0):
     """The ids of one choice, in order."""
-    select = jax.jit(selector.select)
+    select = jax.jit(selector.select, compiler_options=QUICK)
     _, chosen, _ = select(selector.init(), tracker_state, jax.random.key(seed))
     return np.asarray(chosen.prompt_ids).tolist()
 
@@ -27,7 +30,8 @@ def choose_often(selector, tracker_state, times, seed=0):
     def one(key):
         return selector.select(selector.init(), tracker_state, key)[1].prompt_ids
 
-    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(seed), times)))
+    many = jax.jit(jax.vmap(one), compiler_options=QUICK)
+    return np.asarray(many(jax.random.split(jax.random.key(seed), times)))
 
 
 def is_plausible(counts, expected, false_alarm=1e-4):

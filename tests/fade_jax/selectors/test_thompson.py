@@ -1,12 +1,13 @@
 """Thompson sampling: MoPPS's rule by hand, and the tracker's own draw with the same key."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from selector_cases import choose, known
+from selector_cases import QUICK, choose, known
 
 from fade_jax import utility
 from fade_jax.selectors import thompson
@@ -37,7 +38,7 @@ def test_ranks_the_trackers_own_draw():
         tracker, num_prompts=40, budget=64, group_size=8, target=0.4, exploration=0.0
     )
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK)
     def both(key):
         draw_key, _ = jax.random.split(key)
         return selector.select(selector.init(), state, key), tracker.draw(draw_key, state)

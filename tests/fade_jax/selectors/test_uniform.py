@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from selector_cases import choose_often, is_plausible, known
+from selector_cases import QUICK, choose_often, is_plausible, known
 
 from fade_jax.selectors import uniform
 
@@ -23,11 +23,12 @@ def epochs_of(num_prompts, groups, iterations, seed=0):
         return state, chosen.prompt_ids
 
     keys = jax.random.split(jax.random.key(seed), iterations)
-    state, ids = jax.jit(lambda keys: jax.lax.scan(step, selector.init(), keys))(keys)
+    walk = jax.jit(lambda keys: jax.lax.scan(step, selector.init(), keys), compiler_options=QUICK)
+    state, ids = walk(keys)
     return np.asarray(ids), state
 
 
-@pytest.mark.parametrize(("num_prompts", "groups"), [(12, 4), (13, 5), (7, 6), (5, 5), (9, 1)])
+@pytest.mark.parametrize(("num_prompts", "groups"), [(12, 4), (7, 6), (5, 5), (9, 1)])
 def test_every_prompt_is_seen_once_before_any_twice(num_prompts, groups):
     ids, state = epochs_of(num_prompts, groups, 40)
     assert all(len(set(row.tolist())) == groups for row in ids)
@@ -58,7 +59,9 @@ def test_a_new_epoch_starts_with_a_prompt_not_yet_taken_uniformly():
     def boundary(key):
         return selector.select(state, belief, key)[1].prompt_ids
 
-    ids = jax.jit(jax.vmap(boundary))(jax.random.split(jax.random.key(1), 4_000))
+    ids = jax.jit(jax.vmap(boundary), compiler_options=QUICK)(
+        jax.random.split(jax.random.key(1), 4_000)
+    )
     ids = np.asarray(ids)
     assert (ids[:, 0] == 3).all()
     counts = np.bincount(ids[:, 1], minlength=5)
