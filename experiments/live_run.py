@@ -101,6 +101,7 @@ def execute(
     configs: list[TrainConfig],
     folders: list[Path],
     advance: Callable[[str, int], None],
+    keep: Callable[[Any], Any] = lambda policy: None,
 ) -> list[dict[str, Any]]:
     """Runs configurations that differ in nothing but the seed; they are compiled once.
 
@@ -109,6 +110,7 @@ def execute(
         configs: of the runs.
         folders: of each run; one that is finished is read, not run.
         advance: `(what is happening, iterations just done)`, for a progress bar.
+        keep: given the trained parameters of every run that was not finished before.
 
     Returns:
         The summary of each run.
@@ -130,14 +132,17 @@ def execute(
         if step is None:
             advance(f"{config.scheduler}: compiling", 0)
             step, compile_seconds = compiled_step(run, state)
-        summary = _run_one(bench, run, step, state, folder, advance)
+        summary, policy = _run_one(bench, run, step, state, folder, advance)
+        keep(policy)
         summary["compile_seconds"] = compile_seconds
         run_folder.write_json(done, summary)
         summaries.append(summary)
     return summaries
 
 
-def _run_one(bench: Bench, run: Run, step, state, folder: Path, advance) -> dict[str, Any]:
+def _run_one(
+    bench: Bench, run: Run, step, state, folder: Path, advance
+) -> tuple[dict[str, Any], Any]:
     config, watch = run.config, bench.watch
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(folder / "config.json", dataclasses.asdict(config))
@@ -204,8 +209,8 @@ def _run_one(bench: Bench, run: Run, step, state, folder: Path, advance) -> dict
         jax.random.fold_in(evaluation_key, 2**30),
         watch.test_group_size,
     )
-    return {
-        **summarise(arrays, config.group_size),
+    summary = {
+        **summarise(arrays),
         "scheduler": config.scheduler,
         "seed": config.seed,
         "rollouts": tally.rollouts,
@@ -218,6 +223,7 @@ def _run_one(bench: Bench, run: Run, step, state, folder: Path, advance) -> dict
         "evaluation_seconds": clock["evaluation"],
         "oracle_seconds": clock["oracle"],
     }
+    return summary, state.learner.params.policy
 
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:
@@ -225,6 +231,35 @@ def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -
     problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
     result = bench.evaluate(policy, problems, key, group_size=group_size)
     return evaluation.summarise(jax.device_get(result), pool.skill, pool.length)
+
+
+def time_chunk(run: Run) -> dict[str, float]:
+    """Compiles a chunk and times the second one: seconds, and tokens an iteration."""
+    state = run.init(run.setup, jax.random.key(run.config.seed))
+    step, compile_seconds = compiled_step(run, state)
+    state, _ = step(run.setup, state)
+    jax.block_until_ready(state)
+    started = time.perf_counter()
+    state, records = jax.block_until_ready(step(run.setup, state))
+    return {
+        "compile_seconds": compile_seconds,
+        "chunk_seconds": time.perf_counter() - started,
+        "tokens_per_iteration": float(np.mean(records.sample_metrics.tokens)),
+    }
+
+
+def time_evaluation(bench: Bench, run: Run) -> float:
+    """Seconds of one look at the validation prompts, compile time apart."""
+    for _ in range(2):
+        started = time.perf_counter()
+        evaluate_pool(
+            bench,
+            run.base.params,
+            run.pools.validation,
+            jax.random.key(0),
+            bench.watch.eval_group_size,
+        )
+    return time.perf_counter() - started
 
 
 def _tell(bench: Bench, run: Run, state: RunState, clock) -> RunState:
@@ -240,12 +275,11 @@ def _tell(bench: Bench, run: Run, state: RunState, clock) -> RunState:
     return state._replace(tracker=told)
 
 
-def summarise(groups: dict[str, np.ndarray], group_size: int) -> dict[str, float]:
+def summarise(groups: dict[str, np.ndarray]) -> dict[str, float]:
     """How well a run's choices and predictions did; every group weighs the same.
 
     Args:
         groups: arrays [iterations, M] by the names of GROUP_ARRAYS.
-        group_size: of full groups.
 
     Returns:
         Effective-group ratio realised and predicted, Brier and calibration errors of

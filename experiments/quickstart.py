@@ -83,7 +83,8 @@ def main(config: Config) -> dict[str, Any]:
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
     drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)
     rows = table(results)
-    run_folder.print_table("After equal rollouts", HEADER, rows)
+    title = f"After {setting.budget * config.iterations:,} rollouts each"
+    run_folder.print_table(f"{title}, mean of seeds {list(config.seeds)}", HEADER, rows)
     for line in notes(results, len(config.seeds)):
         run_folder.console.print(line)
     write_report(folder, config, setting, results, rows, drawn)
@@ -93,15 +94,23 @@ def main(config: Config) -> dict[str, Any]:
 
 HEADER = (
     "scheduler",
-    "effective groups",
-    "validation: end",
-    "validation: mean",
-    "test pass@1",
-    "test pass@8",
+    "effective",
+    "val end",
+    "val mean",
+    "test@1",
+    "test@8",
     "ECE (floor)",
-    "p_hat rmse",
+    "p rmse",
     "prompts",
-    "s/iteration",
+    "s/iter",
+)
+LEGEND = (
+    "effective: share of the generated groups that were neither all right nor all wrong. val, "
+    "test: pass rate on 512 held-out prompts each, uniform over skills and lengths, not charged; "
+    "at the end, averaged over the run, and pass@k of the last policy. ECE: calibration error of "
+    "the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
+    "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
+    "prompts: distinct ones trained on."
 )
 
 
@@ -211,13 +220,9 @@ def write_report(
     """Writes report.md."""
     sections = [
         f"{config.iterations} iterations of {setting.num_prompts} prompts x {setting.group_size} "
-        f"rollouts a run, policy `{setting.policy}`, seeds {list(config.seeds)}. Validation and "
-        "test: 512 held-out prompts each, uniform over skills and lengths, not charged. Effective "
-        "groups: share of the generated groups that were neither all right nor all wrong. ECE: "
-        "calibration error of the predicted P(informative), with the error that a perfect "
-        "prediction would show. p_hat rmse: of the predicted pass rates against the true ones of "
-        "the chosen prompts, noise of the group subtracted. Prompts: distinct ones trained on.",
+        f"rollouts a run, policy `{setting.policy}`, means of seeds {list(config.seeds)}.",
         run_folder.markdown_table(HEADER, rows),
+        LEGEND,
         *notes(results, len(config.seeds)),
     ]
     sections += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in drawn]

@@ -17,6 +17,7 @@ from jaxtyping import Array, Int, Key, Num
 
 from fade_jax import outcomes
 from fade_jax.run_state import (
+    Choice,
     DriverFault,
     Fault,
     Generated,
@@ -31,6 +32,7 @@ from fade_jax.run_state import (
 from fade_jax.types import Observation
 
 __all__ = [
+    "Choice",
     "DriverFault",
     "Fault",
     "Generated",
@@ -41,6 +43,7 @@ __all__ = [
     "RunState",
     "Setup",
     "absorb",
+    "choose",
     "compile_step",
     "generate",
     "init",
@@ -77,31 +80,40 @@ def _keys(state: RunState) -> Key[Array, " 4"]:
     return jax.random.split(jax.random.fold_in(state.key, state.iteration), 4)
 
 
+def choose(pieces: Pieces, state: RunState) -> Choice:
+    """Chooses prompts and lays their rollouts out in rows; ages nothing.
+
+    Args:
+        pieces: of the run.
+        state: not changed; the selector's next state is among the results.
+    """
+    tracker, selector = pieces.scheduler
+    key, _, _, _ = _keys(state)
+    chosen, selection, info = selector.select(state.selector, state.tracker, key)
+    slots = jnp.arange(selector.max_groups, dtype=jnp.int32)
+    group = jnp.repeat(slots, selection.group_sizes, total_repeat_length=selector.budget)
+    used = selection.group_sizes > 0
+    ids = jnp.where(used, selection.prompt_ids, 0)
+    sizes = jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
+    sizes = sizes.at[ids].add(selection.group_sizes)
+    predicted = jnp.where(used, tracker.pass_rate(state.tracker)[ids], 0.0)
+    informative = jnp.where(used, tracker.informative(state.tracker, sizes)[ids], 0.0)
+    rows = Rows(selection, ids[group], group, predicted[group])
+    return Choice(chosen, rows, info, predicted, informative)
+
+
 def generate(pieces: Pieces, setup: Setup, state: RunState) -> Generated:
     """Choose and sample: the half of an iteration before the verdicts.
 
     Args:
         pieces: of the run.
         setup: constants.
-        state: not changed; the selector's next state is among the results.
+        state: not changed.
     """
-    tracker, selector = pieces.scheduler
-    choose_key, sample_key, _, _ = _keys(state)
-    chosen, selection, info = selector.select(state.selector, state.tracker, choose_key)
-    slots = jnp.arange(selector.max_groups, dtype=jnp.int32)
-    group = jnp.repeat(slots, selection.group_sizes, total_repeat_length=selector.budget)
-    used = selection.group_sizes > 0
-    ids = jnp.where(used, selection.prompt_ids, 0)
-    sizes = (
-        jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
-        .at[ids]
-        .add(selection.group_sizes)
-    )
-    predicted = jnp.where(used, tracker.pass_rate(state.tracker)[ids], 0.0)
-    informative = jnp.where(used, tracker.informative(state.tracker, sizes)[ids], 0.0)
-    rows = Rows(selection, ids[group], group, predicted[group])
-    rollouts, metrics = pieces.sample(setup, state.learner, rows, sample_key)
-    return Generated(chosen, rows, info, predicted, informative, rollouts, metrics)
+    choice = choose(pieces, state)
+    _, key, _, _ = _keys(state)
+    rollouts, metrics = pieces.sample(setup, state.learner, choice.rows, key)
+    return Generated(choice, rollouts, metrics)
 
 
 def tracker_size(tracker, state) -> int:
@@ -133,7 +145,7 @@ def absorb(
     """
     tracker, selector = pieces.scheduler
     _, _, admit_key, learn_key = _keys(state)
-    rows = generated.rows
+    choice, rows = generated.choice, generated.choice.rows
     counts = outcomes.group_outcomes(verdicts, rows.group, selector.max_groups)
     ids = rows.selection.prompt_ids
     observation = Observation(ids, counts.successes, counts.trials)
@@ -147,7 +159,7 @@ def absorb(
     aged = tracker.predict(seen, report.elapsed)
     seen = jax.tree.map(lambda new, old: jnp.where(report.stepped, new, old), aged, seen)
     seen = pieces.refresh(setup, seen, learner)
-    chosen = selector.observe(generated.selector, observation)
+    chosen = selector.observe(choice.selector, observation)
 
     fault = _first_fault(state.fault, bad_row, report.bad_prompt, observation)
     live = fault.prompt_id < 0
@@ -162,9 +174,9 @@ def absorb(
         observation,
         counts.missing,
         counts.degenerate,
-        generated.predicted,
-        generated.informative,
-        generated.select_info,
+        choice.predicted,
+        choice.informative,
+        choice.select_info,
         info,
         ready & sound,
         generated.sample_metrics,

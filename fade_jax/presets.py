@@ -6,7 +6,9 @@ are static. `**options` are max_groups, sources, source_floor and low_signal, se
 Shapes: `N` prompts in the pool, `K` skills.
 """
 
-from typing import Unpack
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, Unpack
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,11 +18,11 @@ from fade_jax.dynamics import Dynamics, random_walk
 from fade_jax.hyperparameters import Hyperparameters
 from fade_jax.moments import MomentRule
 from fade_jax.pool_loadings import PoolLoadings
-from fade_jax.selectors import sizes, thompson, top_m
+from fade_jax.selectors import sizes, thompson, top_m, weighted
 from fade_jax.selectors import uniform as uniform_choice
 from fade_jax.shrinkage import Shrinkage, bayes
 from fade_jax.trackers import discounted_beta
-from fade_jax.types import Scheduler, State, Tracker
+from fade_jax.types import Scheduler, Selector, State, Tracker
 
 
 def uniform(
@@ -121,10 +123,14 @@ def fade(
     rule: MomentRule = moments.adf(),  # noqa: B008 - functions only, nothing is allocated
     dynamics: Dynamics = random_walk,
     shrinkage: Shrinkage = bayes(),  # noqa: B008
+    selector: Literal["top_m", "weighted", "thompson"] = "top_m",
     exploration: float = 0.05,
     **options: Unpack[sizes.Options],
 ) -> Scheduler:
     """FADE: the ability-difficulty filter, and the prompts most likely to be informative.
+
+    Uncertainty lowers P(informative), so "top_m" keeps coming back to the prompts it knows; where
+    variety counts, take one of the others.
 
     Args:
         loadings: [N, K], or laid out by `pool_loadings.lay_out`.
@@ -134,11 +140,16 @@ def fade(
         rule: moment rule of the filter.
         dynamics: of the ability.
         shrinkage: intercept rule.
+        selector: "top_m" takes the most probable; "weighted" draws in proportion to P(informative);
+            "thompson" takes the most informative under one joint draw of ability and intercepts.
         exploration: share of groups drawn at random.
         **options: see above.
 
     Returns:
         A Scheduler.
+
+    Raises:
+        ValueError: an unknown selector.
     """
     if isinstance(loadings, PoolLoadings):
         num_prompts, num_skills = loadings.num_prompts, loadings.features.shape[0]
@@ -148,7 +159,14 @@ def fade(
     tracker = ability_difficulty.build(
         loadings, hyper, rule=rule, dynamics=dynamics, shrinkage=shrinkage
     )
-    selector = top_m.build(
+    rules: dict[str, Callable[..., Selector]] = {
+        "top_m": top_m.build,
+        "weighted": weighted.build,
+        "thompson": partial(thompson.build, rule="informative"),
+    }
+    if selector not in rules:
+        raise ValueError(f"selector must be one of {tuple(rules)}, got {selector!r}")
+    chosen = rules[selector](
         tracker,
         num_prompts=num_prompts,
         budget=budget,
@@ -156,7 +174,7 @@ def fade(
         exploration=exploration,
         **options,
     )
-    return Scheduler(tracker, selector)
+    return Scheduler(tracker, chosen)
 
 
 def paced(

@@ -114,17 +114,15 @@ class RunState(NamedTuple):
     fault: Fault
 
 
-class Generated(NamedTuple):
-    """First half of an iteration: chosen and sampled, not yet judged.
+class Choice(NamedTuple):
+    """What was chosen, and what was believed of it.
 
     Attributes:
         selector: the selector's state after choosing.
-        rows: what was asked for.
+        rows: what to generate.
         select_info: what the selector expects of it.
         predicted: [M] pass rate believed of each chosen prompt, 0 in unused slots.
         informative: [M] P(its group is informative), 0 in unused slots.
-        rollouts: what was generated.
-        sample_metrics: of `sample`.
     """
 
     selector: Any
@@ -132,6 +130,18 @@ class Generated(NamedTuple):
     select_info: SelectInfo
     predicted: Float[Array, " M"]
     informative: Float[Array, " M"]
+
+
+class Generated(NamedTuple):
+    """First half of an iteration: chosen and sampled, not yet judged.
+
+    Attributes:
+        choice: what was asked for.
+        rollouts: what was generated.
+        sample_metrics: of `sample`.
+    """
+
+    choice: Choice
     rollouts: Any
     sample_metrics: Any
 
@@ -145,8 +155,8 @@ class Record(NamedTuple):
         observation: outcomes of the M chosen prompts; trials 0 in unused slots.
         missing: [M] rollouts without a verdict.
         degenerate: [M] True where the verdicts of a group agree.
-        predicted: [M], see `Generated`.
-        informative: [M], see `Generated`.
+        predicted: [M], see `Choice`.
+        informative: [M], see `Choice`.
         select_info: what the selector expected.
         tracker_info: score of the outcomes under the tracker.
         ready: whether a batch was ready to learn from.

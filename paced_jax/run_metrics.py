@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fade_jax.driver import Record
-
 
 class Tally:
     """Counts what has been generated so far, and turns Records into figures.
@@ -25,11 +23,11 @@ class Tally:
         self.rollouts = 0
         self.tokens = 0
 
-    def figures(self, record: Record) -> list[tuple[int, dict[str, float]]]:
+    def figures(self, record: Any) -> list[tuple[int, dict[str, float]]]:
         """Figures of every live iteration of a chunk, in order.
 
         Args:
-            record: on the host, every array with a leading axis [C].
+            record: a `driver.Record` on the host, numpy arrays with a leading axis [C].
 
         Returns:
             (iteration, {name: value}) of each.
@@ -40,7 +38,7 @@ class Tally:
                 lines.append((int(record.iteration[i]), self._line(_at(record, i))))
         return lines
 
-    def _line(self, record: Record) -> dict[str, float]:
+    def _line(self, record: Any) -> dict[str, float]:
         ids, successes, trials = map(np.asarray, record.observation)
         used = ids >= 0
         self.seen[ids[used]] = True
@@ -52,8 +50,8 @@ class Tally:
         informative = np.asarray(record.informative)[judged]
         predicted = np.asarray(record.predicted)[judged]
         line = {
-            "rollouts": self.rollouts,
-            "tokens": self.tokens,
+            "rollouts": float(self.rollouts),
+            "tokens": float(self.tokens),
             "updates": float(record.learn.stepped),
             "pass_rate": _mean(rate),
             "informative_realised": _mean(flag),

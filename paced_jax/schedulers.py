@@ -22,6 +22,9 @@ SchedulerName: TypeAlias = Literal["uniform", "mopps", "fade", "paced", "oracle"
 are not charged, and draws prompts in proportion to P(informative): the best of them alone would all
 be of one skill and length."""
 
+FadeSelector: TypeAlias = Literal["top_m", "weighted", "thompson"]
+"""How FADE chooses by P(informative), see `presets.fade`."""
+
 LoadingsName: TypeAlias = Literal["embeddings", "skill", "skill_length", "shuffled"]
 """What FADE knows of a prompt beforehand.
 
@@ -90,6 +93,7 @@ def make(
     budget: int,
     group_size: int,
     exploration: float | None = None,
+    fade_selector: FadeSelector = "top_m",
     hyper: hyperparameters.Hyperparameters | None = None,
     target: float = 0.5,
 ) -> LiveScheduler:
@@ -101,6 +105,7 @@ def make(
         budget: rollouts an iteration.
         group_size: rollouts a prompt.
         exploration: share of the slots chosen at random; None for the preset's own.
+        fade_selector: how FADE chooses, see `presets.fade`.
         hyper: FADE's priors; `live_hyperparameters` by default.
         target: PACED's tau, the pass rate it aims at.
 
@@ -121,7 +126,9 @@ def make(
         return LiveScheduler(presets.mopps(num_prompts, **plan), False)
     if name == "fade":
         hyper = live_hyperparameters(setup.loadings.shape[-1]) if hyper is None else hyper
-        return LiveScheduler(presets.fade(setup.loadings, hyper, **plan), False)
+        return LiveScheduler(
+            presets.fade(setup.loadings, hyper, selector=fade_selector, **plan), False
+        )
     if name == "oracle":
         tracker = oracle.build(jnp.full(num_prompts, 0.5))
         plan = {"exploration": 0.0} | plan

@@ -34,7 +34,7 @@ from paced_jax.policy.base_policies import BasePolicy, load_base_policy
 from paced_jax.policy.forward import prompt_embeddings
 from paced_jax.tasks.skill_pool import SkillPools, build_pool
 from paced_jax.tasks.tokens import EOS
-from paced_jax.types import Admit
+from paced_jax.types import Admit, check_switches
 
 ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
 
@@ -87,6 +87,8 @@ class TrainConfig:
     """What FADE knows of a prompt beforehand."""
     num_skills: int = 16
     """K of FADE's loadings from embeddings."""
+    fade_selector: schedulers.FadeSelector = "top_m"
+    """How FADE chooses by P(informative)."""
     exploration: float | None = None
     """Share of the prompts chosen at random; None for the preset's own."""
     target: float = 0.5
@@ -96,9 +98,21 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuses impossible values, naming the field."""
-        for name in ("iterations", "num_prompts", "chunk", "num_train", "policy_learning_rate"):
+        check_switches(self)
+        positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
+        for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("weight_decay", "warmup"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        for name, share in (("target", self.target), ("exploration", self.exploration)):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} must be in 0..1, got {share}")
+        if self.num_prompts > self.num_train:
+            raise ValueError(
+                f"num_prompts must be at most num_train = {self.num_train}, got {self.num_prompts}"
+            )
         if self.group_size < 2:
             raise ValueError(f"group_size must be at least 2, got {self.group_size}")
         if self.iterations % self.chunk:
@@ -282,6 +296,7 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
             budget=config.budget,
             group_size=config.group_size,
             exploration=config.exploration,
+            fade_selector=config.fade_selector,
             target=config.target,
         )
         return pieces.build(

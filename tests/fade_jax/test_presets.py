@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import TypeCheckError
 
 from fade_jax import Observation, hyperparameters, pool_loadings, presets
 from fade_jax.trackers import discounted_beta, oracle
@@ -189,3 +190,26 @@ def test_sizes_reach_the_selector():
         assert (made.selector.budget, made.selector.max_groups) == (24, 9), name
         with pytest.raises(ValueError, match=r"budget must be .* got 20"):
             make(budget=20, group_size=8)
+
+
+def test_fade_takes_other_selectors_and_refuses_unknown_ones():
+    loadings = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
+    sizes: dict[str, Any] = {"budget": 32, "group_size": 4}
+    tracker = presets.fade(loadings, **sizes).tracker
+    state = tracker.init()
+    for _ in range(6):  # prompts 0..7 become well known: half of their rollouts succeed
+        seen = Observation(jnp.arange(8, dtype=jnp.int32), jnp.full(8, 8.0), jnp.full(8, 16.0))
+        state, _ = tracker.update(state, seen)
+    chosen = {}
+    for name in ("top_m", "weighted", "thompson"):
+        scheduler = presets.fade(loadings, selector=name, exploration=0.0, **sizes)
+        select = jax.jit(scheduler.selector.select)
+        _, selection, _ = select(scheduler.selector.init(), state, jax.random.key(1))
+        assert int(selection.group_sizes.sum()) == 32
+        chosen[name] = set(np.asarray(selection.prompt_ids).tolist())
+    # The greedy rule goes back to what it knows; the others do not all.
+    assert chosen["top_m"] == set(range(8))
+    assert chosen["weighted"] != chosen["top_m"] != chosen["thompson"]
+    with pytest.raises((ValueError, TypeCheckError), match="selector"):
+        unknown: dict[str, Any] = sizes | {"selector": "best"}
+        presets.fade(loadings, **unknown)

@@ -87,8 +87,9 @@ def start(**changes: Any):
 def host(tree):
     """Numpy copies, keys as numbers: a state that has been given away can't be read."""
     return jax.tree.map(
-        lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-                             else x),
+        lambda x: np.asarray(
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        ),
         tree,
     )
 

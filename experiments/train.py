@@ -1,0 +1,151 @@
+"""Trains a policy on the skill tasks under any scheduler and objective.
+
+    python -m experiments.train --scheduler fade --iterations 200
+    python -m experiments.train --scheduler mopps --objective grpo --admit drop_degenerate
+    python -m experiments.train --policy base --num-prompts 64 --dry-run
+
+Leaves a folder with metrics (JSON lines and TensorBoard), every generated group, figures of the
+final policy, and the trained weights.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import tyro
+
+from experiments import live_run, run_folder
+from paced_jax import piece_timings
+from paced_jax.policy.base_policies import save_base_policy
+from paced_jax.policy.config import DecoderConfig
+from paced_jax.training import TrainConfig, prepare, rollouts_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(TrainConfig):
+    """A training run on the skill tasks."""
+
+    out: Path | None = None
+    """Folder to write to; runs/train/<time> if not given."""
+    dry_run: bool = False
+    """Print rollouts, tokens and the estimated time of the run, and stop."""
+    watch: live_run.Watch = dataclasses.field(
+        default_factory=lambda: live_run.Watch(eval_group_size=4, test_group_size=32)
+    )
+    """What is looked at on the way."""
+
+
+def training_part(config: Config) -> TrainConfig:
+    """The fields that decide the run."""
+    names = [field.name for field in dataclasses.fields(TrainConfig)]
+    return TrainConfig(**{name: getattr(config, name) for name in names})
+
+
+def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
+    """Rollouts, tokens and time of a run, from one timed chunk of it.
+
+    Args:
+        bench: of its ground.
+        config: of the run.
+
+    Returns:
+        JSON values.
+    """
+    run = prepare(config, bench.ground)
+    key = jax.random.key(config.seed)
+    pieces = piece_timings.piece_seconds(run, run.init(run.setup, key))
+    timing = live_run.time_chunk(run)
+    max_tokens = run.setup.answer_tokens.shape[1]
+    chunks = -(-config.iterations // config.chunk)
+    looks = config.iterations // bench.watch.eval_every + 2
+    validation = len(run.pools.validation.skill) * bench.watch.eval_group_size
+    test = len(run.pools.test.skill) * bench.watch.test_group_size
+    return {
+        "rollouts": rollouts_of(config),
+        "tokens_expected": round(timing["tokens_per_iteration"] * config.iterations),
+        "tokens_at_most": rollouts_of(config) * max_tokens,
+        "evaluation_rollouts": looks * validation + test,
+        "compile_seconds": timing["compile_seconds"],
+        "training_seconds": timing["chunk_seconds"] * chunks,
+        "evaluation_seconds": live_run.time_evaluation(bench, run) * looks,
+        **pieces,
+    }
+
+
+def main(config: Config) -> dict[str, Any]:
+    """Trains, or estimates what training would take.
+
+    Args:
+        config: of the run.
+
+    Returns:
+        The estimate, or the summary of the run.
+    """
+    training = training_part(config)
+    if config.dry_run:
+        with run_folder.console.status("compiling and timing one chunk"):
+            result = estimate(live_run.open_bench(training, config.watch), training)
+        rows = [(name.replace("_", " "), value) for name, value in result.items()]
+        run_folder.print_table("This run would take", ("what", "value"), rows)
+        return result
+    folder = run_folder.open_folder("train", config.out, config)
+    run_folder.console.print(
+        f"{training.scheduler} / {training.objective}: {training.iterations} iterations of"
+        f" {training.budget} rollouts; results in {folder}"
+    )
+    bench = live_run.open_bench(training, config.watch)
+    policies: list[Any] = []
+    with run_folder.progress() as progress:
+        task = progress.add_task("train", total=training.iterations)
+
+        def advance(what: str, done: int) -> None:
+            progress.update(task, advance=done, description=what)
+
+        (summary,) = live_run.execute(
+            bench, [training], [folder / "run"], advance, keep=policies.append
+        )
+    for policy in policies:
+        decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
+        save_base_policy(folder, "policy", decoder, policy, {"run": dataclasses.asdict(training)})
+    run_folder.save_results(folder, config, {"summary": summary})
+    report(folder, summary)
+    return summary
+
+
+def report(folder: Path, summary: dict[str, Any]) -> None:
+    """Prints and writes what the run came to."""
+    curve, test = summary["validation"], summary["test"]
+    header = ("what", "value")
+    rows = [
+        ("rollouts", summary["rollouts"]),
+        ("sampled tokens", summary["tokens"]),
+        ("effective-group ratio", summary["informative_realised"]),
+        ("predicted", summary["informative_predicted"]),
+        ("validation pass rate, start", curve[0]["pass_at_1"]),
+        ("validation pass rate, end", curve[-1]["pass_at_1"]),
+        *((f"test {name}", test[name]) for name in test if _is_pass_at(name)),
+        ("test distinct correct answers a prompt", test["distinct_correct"]),
+        ("distinct prompts trained on", summary["distinct_prompts"]),
+        ("seconds an iteration", summary["iteration_seconds"]),
+    ]
+    run_folder.print_table("Trained", header, rows)
+    skills = [(name[6:], test[name]) for name in test if name.startswith("skill/")]
+    lengths = [(name[7:], test[name]) for name in test if name.startswith("length/")]
+    run_folder.write_report(
+        folder,
+        f"Training under {summary['scheduler']}",
+        [
+            run_folder.markdown_table(header, rows),
+            run_folder.markdown_table(("skill", "test pass@1"), skills),
+            run_folder.markdown_table(("length", "test pass@1"), lengths),
+        ],
+    )
+
+
+def _is_pass_at(name: str) -> bool:
+    return name.startswith("pass_at_") and name.removeprefix("pass_at_").isdigit()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

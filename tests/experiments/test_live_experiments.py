@@ -1,0 +1,181 @@
+"""The live experiments: what they compare by hand, and, slow, from end to end."""
+
+import json
+import math
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from experiments import intervals, live_run, quickstart, setting_check, train
+from paced_jax.metrics import read_json_lines
+from paced_jax.training import TrainConfig
+
+
+def summary(scheduler, seed, informative, curve, test=0.5):
+    return {
+        "scheduler": scheduler,
+        "seed": seed,
+        "rollouts": 512,
+        "tokens": 4000,
+        "informative_realised": informative,
+        "informative_predicted": 0.5,
+        "informative_brier": 0.2,
+        "informative_ece": 0.1,
+        "informative_ece_floor": 0.01,
+        "pass_rate_rmse": 0.3,
+        "distinct_prompts": 60,
+        "iteration_seconds": 0.1,
+        "compile_seconds": 1.0,
+        "validation": [{"pass_at_1": value} for value in curve],
+        "test": {"pass_at_1": test, "pass_at_2": 0.6, "pass_at_2_standard_error": 0.01},
+    }
+
+
+RUNS = {
+    "uniform": [summary("uniform", 0, 0.2, [0.3, 0.4]), summary("uniform", 1, 0.4, [0.3, 0.5])],
+    "fade": [summary("fade", 0, 0.6, [0.3, 0.7]), summary("fade", 1, 0.6, [0.3, 0.9])],
+}
+
+
+def test_interval_by_hand():
+    got = intervals.of([1.0, 2.0, 3.0])
+    # Student's t with 2 degrees of freedom at .975 is 4.302653; sd 1, so half = 4.302653 / sqrt 3
+    assert got["low"] == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-6)
+    assert got["high"] == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-6)
+    assert intervals.show(got) == "2.000 (-0.484 to 4.484)"
+    assert intervals.of([0.25])["low"] is None and intervals.show(intervals.of([0.25])) == "0.250"
+
+
+def test_comparison_is_paired_by_seed():
+    results = quickstart.compare(RUNS)
+    fade, pairs = results["schedulers"]["fade"], results["minus_uniform"]["fade"]
+    assert fade["validation_end"]["mean"] == pytest.approx(0.8)
+    assert fade["validation_mean"]["values"] == pytest.approx([0.5, 0.6])
+    np.testing.assert_allclose(pairs["informative_realised"]["values"], [0.4, 0.2])
+    np.testing.assert_allclose(pairs["validation_end"]["values"], [0.3, 0.4])
+    # t at 1 degree of freedom is 12.7062; the differences .4 and .2 have a standard error of .1
+    assert pairs["informative_realised"]["low"] == pytest.approx(0.3 - 12.7062 * 0.1, abs=1e-4)
+    assert "uniform" not in results["minus_uniform"]
+    rows = {row[0]: row for row in quickstart.table(results)}
+    assert len(rows["fade"]) == len(quickstart.HEADER)
+    assert rows["fade"][1:4] == ("0.600", "0.800", "0.550")
+    assert "one seed" in quickstart.notes(results, 1)[-1].lower()
+
+
+def test_setting_check_by_hand():
+    runs = {"uniform": RUNS["uniform"], "oracle": RUNS["fade"]}
+    assert setting_check.compare(runs)["ratio"] == pytest.approx(0.6 / 0.3)
+
+
+def test_summary_of_groups_by_hand():
+    groups = {
+        "prompt_ids": np.array([[3, 1, -1], [3, 0, 2]]),
+        "successes": np.array([[2.0, 0.0, 0.0], [4.0, 1.0, 0.0]]),
+        "trials": np.array([[4.0, 4.0, 0.0], [4.0, 4.0, 0.0]]),
+        "predicted": np.array([[0.5, 0.25, 0.0], [0.5, 0.25, 0.9]]),
+        "informative": np.array([[0.9, 0.5, 0.0], [0.9, 0.5, 0.9]]),
+        "degenerate": np.array([[False, True, True], [True, False, True]]),
+    }
+    got = live_run.summarise(groups)
+    assert got["groups"] == 4  # the empty slot and the group without verdicts don't count
+    assert got["informative_realised"] == 0.5
+    assert got["informative_predicted"] == pytest.approx(0.7)
+    assert got["informative_brier"] == pytest.approx((0.01 + 0.25 + 0.81 + 0.25) / 4)
+    assert got["pass_rate_bias"] == pytest.approx(((0.5 + 0.25 + 0.5 + 0.25) - 1.75) / 4)
+    # squared errors less y (G - y) / (G^2 (G - 1)): 0 - 4/48, .0625 - 0, .25 - 0, 0 - 3/48
+    assert got["pass_rate_rmse"] == pytest.approx(math.sqrt((0.3125 - 7 / 48) / 4))
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        (quickstart.Config, "seeds", ()),
+        (quickstart.Config, "seeds", (1, 1)),
+        (quickstart.Config, "schedulers", ()),
+        (quickstart.Config, "iterations", 15),
+        (setting_check.Config, "seeds", ()),
+        (live_run.Watch, "eval_every", 0),
+        (live_run.Watch, "oracle_rollouts", 12),
+    ],
+)
+def test_bad_configurations_name_the_field(config, field, value):
+    with pytest.raises(ValueError, match=field):
+        config(**{field: value})
+
+
+WATCH = live_run.Watch(eval_every=10, eval_group_size=1, test_group_size=2)
+
+
+@pytest.mark.slow
+def test_quickstart_from_end_to_end(tmp_path):
+    config = quickstart.Config(
+        schedulers=("uniform", "paced"), seeds=(0, 1), iterations=20, out=tmp_path, watch=WATCH
+    )
+    results = quickstart.main(config)
+    for name, columns in results["schedulers"].items():
+        assert columns["rollouts"]["values"] == [20 * 256] * 2, name
+        folder = tmp_path / "runs" / name / "seed_1"
+        lines = read_json_lines(folder / "metrics.jsonl")
+        assert [line["iteration"] for line in lines] == list(range(20))
+        assert lines[-1]["rollouts"] == 20 * 256
+        with np.load(folder / "groups.npz") as groups:
+            np.testing.assert_allclose(
+                (~groups["degenerate"]).mean(axis=1),
+                [line["informative_realised"] for line in lines],
+            )
+            assert groups["prompt_ids"].shape == (20, 32)
+        events = EventAccumulator(str(folder / "tensorboard")).Reload()
+        np.testing.assert_allclose(
+            [event.value for event in events.Scalars("pass_rate")],
+            [line["pass_rate"] for line in lines],
+            rtol=1e-6,
+        )
+        looks = read_json_lines(folder / "evaluation" / "metrics.jsonl")
+        assert [look["iteration"] for look in looks] == [0, 10, 20]
+    for name in ("progress.png", "calibration.png", "chosen.png", "report.md", "results.json"):
+        assert (tmp_path / name).stat().st_size > 0
+
+    # A folder of finished runs is read, not run again.
+    before = {path: os.stat(path).st_mtime_ns for path in tmp_path.glob("runs/*/*/summary.json")}
+    again = quickstart.main(config)
+    assert again == results
+    assert {path: os.stat(path).st_mtime_ns for path in before} == before
+    # and refused when it holds something else
+    with pytest.raises(ValueError, match="another configuration"):
+        quickstart.main(
+            quickstart.Config(
+                schedulers=("uniform",), seeds=(0,), iterations=10, out=tmp_path, watch=WATCH
+            )
+        )
+
+
+@pytest.mark.slow
+def test_train_from_end_to_end(tmp_path):
+    from paced_jax.policy.base_policies import load_base_policy
+
+    sizes: dict[str, Any] = {"iterations": 4, "chunk": 2, "num_prompts": 8, "num_train": 800}
+    config = train.Config(
+        scheduler="fade", objective="grpo", loadings="skill", out=tmp_path, watch=WATCH, **sizes
+    )
+    result = train.main(config)
+    assert result["rollouts"] == 4 * 64
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored["config"]["loadings"] == "skill" and stored["summary"]["updates"] >= 1
+    trained, base = load_base_policy("policy", tmp_path), load_base_policy("tiny")
+    moved = np.abs(np.asarray(trained.params["embedding"]) - np.asarray(base.params["embedding"]))
+    assert 0 < moved.max() < 0.1
+
+    estimate = train.main(train.Config(dry_run=True, out=tmp_path / "none", watch=WATCH, **sizes))
+    assert estimate["rollouts"] == 4 * 64
+    assert 0 < estimate["tokens_expected"] < estimate["tokens_at_most"] == 4 * 64 * 12
+    assert not (tmp_path / "none").exists()
+    for piece in ("choose", "sample", "verify", "admit", "learn", "record"):
+        assert estimate[f"{piece}_seconds"] > 0
+
+
+def test_training_part_keeps_every_field():
+    config = train.Config(scheduler="mopps", seed=3, target=0.4)
+    assert train.training_part(config) == TrainConfig(scheduler="mopps", seed=3, target=0.4)
