@@ -5,6 +5,7 @@ parameters) comes pre-trained with the package. Every scheduler gets the same po
 (PACED-RL's trajectory balance) and number of rollouts. Ends with a table, figures and a report.
 
     python -m experiments.quickstart
+    python -m experiments.quickstart --methods uniform fade fade_thompson fade_shuffled
 """
 
 import dataclasses
@@ -15,8 +16,7 @@ import numpy as np
 import tyro
 
 from experiments import intervals, live_run, quickstart_figures, run_folder
-from experiments.settings import TINY
-from paced_jax.schedulers import SchedulerName
+from experiments.settings import METHODS, TINY, MethodName
 from paced_jax.training import TrainConfig
 
 
@@ -24,8 +24,10 @@ from paced_jax.training import TrainConfig
 class Config:
     """Four schedulers at equal rollouts."""
 
-    schedulers: tuple[SchedulerName, ...] = ("uniform", "mopps", "fade", "paced")
-    """Which prompts are trained on; `oracle` is possible too, its looking is not charged."""
+    methods: tuple[MethodName, ...] = ("uniform", "mopps", "fade", "paced")
+    """Which prompts are trained on. `fade_thompson` and `fade_weighted` choose by draws instead of
+    the best; `fade_skill`, `fade_skill_length` and `fade_shuffled` are Thompson too, with loadings
+    that say more, or nothing. `oracle`: its looking is not charged."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of choices and rollouts; intervals need two at least."""
     iterations: int = TINY.iterations
@@ -39,7 +41,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuses an empty comparison, naming the field."""
-        for name in ("schedulers", "seeds"):
+        for name in ("methods", "seeds"):
             values = getattr(self, name)
             if len(set(values)) != len(values) or not values:
                 raise ValueError(f"{name} must be distinct, at least one, got {values}")
@@ -48,7 +50,7 @@ class Config:
 
 
 def main(config: Config) -> dict[str, Any]:
-    """Runs every scheduler on every seed, compares them, draws figures.
+    """Runs every method on every seed, compares them, draws figures.
 
     Args:
         config: what to compare.
@@ -61,21 +63,21 @@ def main(config: Config) -> dict[str, Any]:
     folder = run_folder.open_folder("quickstart", config.out, config)
     setting = dataclasses.replace(TINY, iterations=config.iterations)
     run_folder.console.print(
-        f"{len(config.schedulers)} schedulers x {len(config.seeds)} seeds x {config.iterations}"
+        f"{len(config.methods)} methods x {len(config.seeds)} seeds x {config.iterations}"
         f" iterations of {setting.budget} rollouts; results in {folder}"
     )
     bench = live_run.open_bench(setting, config.watch)
     runs: dict[str, list[dict[str, Any]]] = {}
     with run_folder.progress() as progress:
-        total = len(config.schedulers) * len(config.seeds) * config.iterations
+        total = len(config.methods) * len(config.seeds) * config.iterations
         task = progress.add_task("quickstart", total=total)
 
         def advance(what: str, done: int) -> None:
             progress.update(task, advance=done, description=what)
 
-        for name in config.schedulers:
+        for name in config.methods:
             configs = [
-                dataclasses.replace(setting, scheduler=name, seed=seed) for seed in config.seeds
+                dataclasses.replace(setting, seed=seed, **METHODS[name]) for seed in config.seeds
             ]
             folders = [folder / "runs" / name / f"seed_{seed}" for seed in config.seeds]
             runs[name] = live_run.execute(bench, configs, folders, advance)
@@ -93,7 +95,7 @@ def main(config: Config) -> dict[str, Any]:
 
 
 HEADER = (
-    "scheduler",
+    "method",
     "effective",
     "val end",
     "val mean",
@@ -118,7 +120,7 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with 95 % t-intervals, and paired differences from uniform choice.
 
     Args:
-        runs: summaries of every seed by scheduler.
+        runs: summaries of every seed by method.
 
     Returns:
         JSON values.
@@ -151,7 +153,7 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             )
         }
     results: dict[str, Any] = {
-        "schedulers": {
+        "methods": {
             name: {key: intervals.of(values) for key, values in columns.items()}
             for name, columns in figures.items()
         }
@@ -171,7 +173,7 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of the final table."""
     rows = []
-    for name, columns in results["schedulers"].items():
+    for name, columns in results["methods"].items():
         mean = {key: value["mean"] for key, value in columns.items()}
         rows.append(
             (

@@ -18,8 +18,8 @@ def draw(folder: Path, runs: Runs, pool: SkillPool) -> list[tuple[Path, str]]:
     """Draws all figures.
 
     Args:
-        folder: of the experiment; runs are in `runs/<scheduler>/seed_<seed>`.
-        runs: summaries of every seed by scheduler.
+        folder: of the experiment; runs are in `runs/<method>/seed_<seed>`.
+        runs: summaries of every seed by method.
         pool: training prompts.
 
     Returns:

@@ -3,6 +3,8 @@
 A setting is the policy, the task and the sizes: whatever is the same for every scheduler.
 """
 
+from typing import Any, Literal
+
 from paced_jax.training import TrainConfig
 
 TINY = TrainConfig(policy="tiny", policy_learning_rate=2e-4, iterations=100)
@@ -12,3 +14,36 @@ AdamW at 1e-4 learns the same more slowly; at 3e-4 a policy trained on one skill
 iterations forgot others (pass rate .42 to .40 in 60 iterations)."""
 
 SETTINGS = {"tiny": TINY}
+
+MethodName = Literal[
+    "uniform",
+    "mopps",
+    "fade",
+    "paced",
+    "paced_no_replay",
+    "fade_thompson",
+    "fade_weighted",
+    "fade_skill",
+    "fade_skill_length",
+    "fade_shuffled",
+    "oracle",
+]
+METHODS: dict[str, dict[str, Any]] = {
+    "uniform": {"scheduler": "uniform"},
+    "mopps": {"scheduler": "mopps"},
+    "fade": {"scheduler": "fade"},
+    "paced": {"scheduler": "paced"},
+    "paced_no_replay": {"scheduler": "paced", "replay": "off"},
+    "fade_thompson": {"scheduler": "fade", "fade_selector": "thompson"},
+    "fade_weighted": {"scheduler": "fade", "fade_selector": "weighted"},
+    # Loadings that say more, or nothing: told the skill, told skill and length, another prompt's.
+    "fade_skill": {"scheduler": "fade", "loadings": "skill", "fade_selector": "thompson"},
+    "fade_skill_length": {
+        "scheduler": "fade",
+        "loadings": "skill_length",
+        "fade_selector": "thompson",
+    },
+    "fade_shuffled": {"scheduler": "fade", "loadings": "shuffled", "fade_selector": "thompson"},
+    "oracle": {"scheduler": "oracle"},
+}
+"""What a method changes in a setting."""

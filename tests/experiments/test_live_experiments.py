@@ -1,15 +1,16 @@
 """The live experiments: what they compare by hand, and, slow, from end to end."""
 
+import dataclasses
 import json
 import math
 import os
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from experiments import intervals, live_run, quickstart, setting_check, train
+from experiments import intervals, live_run, quickstart, setting_check, settings, train
 from paced_jax.metrics import read_json_lines
 from paced_jax.training import TrainConfig
 
@@ -51,7 +52,7 @@ def test_interval_by_hand():
 
 def test_comparison_is_paired_by_seed():
     results = quickstart.compare(RUNS)
-    fade, pairs = results["schedulers"]["fade"], results["minus_uniform"]["fade"]
+    fade, pairs = results["methods"]["fade"], results["minus_uniform"]["fade"]
     assert fade["validation_end"]["mean"] == pytest.approx(0.8)
     assert fade["validation_mean"]["values"] == pytest.approx([0.5, 0.6])
     np.testing.assert_allclose(pairs["informative_realised"]["values"], [0.4, 0.2])
@@ -94,7 +95,7 @@ def test_summary_of_groups_by_hand():
     [
         (quickstart.Config, "seeds", ()),
         (quickstart.Config, "seeds", (1, 1)),
-        (quickstart.Config, "schedulers", ()),
+        (quickstart.Config, "methods", ()),
         (quickstart.Config, "iterations", 15),
         (setting_check.Config, "seeds", ()),
         (live_run.Watch, "eval_every", 0),
@@ -112,10 +113,10 @@ WATCH = live_run.Watch(eval_every=10, eval_group_size=1, test_group_size=2)
 @pytest.mark.slow
 def test_quickstart_from_end_to_end(tmp_path):
     config = quickstart.Config(
-        schedulers=("uniform", "paced"), seeds=(0, 1), iterations=20, out=tmp_path, watch=WATCH
+        methods=("uniform", "paced"), seeds=(0, 1), iterations=20, out=tmp_path, watch=WATCH
     )
     results = quickstart.main(config)
-    for name, columns in results["schedulers"].items():
+    for name, columns in results["methods"].items():
         assert columns["rollouts"]["values"] == [20 * 256] * 2, name
         folder = tmp_path / "runs" / name / "seed_1"
         lines = read_json_lines(folder / "metrics.jsonl")
@@ -147,7 +148,7 @@ def test_quickstart_from_end_to_end(tmp_path):
     with pytest.raises(ValueError, match="another configuration"):
         quickstart.main(
             quickstart.Config(
-                schedulers=("uniform",), seeds=(0,), iterations=10, out=tmp_path, watch=WATCH
+                methods=("uniform",), seeds=(0,), iterations=10, out=tmp_path, watch=WATCH
             )
         )
 
@@ -179,3 +180,10 @@ def test_train_from_end_to_end(tmp_path):
 def test_training_part_keeps_every_field():
     config = train.Config(scheduler="mopps", seed=3, target=0.4)
     assert train.training_part(config) == TrainConfig(scheduler="mopps", seed=3, target=0.4)
+
+
+def test_every_method_is_a_training_run():
+    assert tuple(settings.METHODS) == get_args(settings.MethodName)
+    for name, changes in settings.METHODS.items():
+        config = dataclasses.replace(settings.TINY, **changes)
+        assert config.scheduler == name.split("_")[0]

@@ -1,6 +1,8 @@
 """Training runs small enough to compare whole: a random decoder, forty short skill prompts."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +32,7 @@ def ground() -> Ground:
         num_layers=1,
         num_heads=2,
         num_kv_heads=1,
-        intermediate_size=24,
+        intermediate_size=16,
     )
     graphdef, params = random_policy(config)
     pools = build_pool(0, num_train=POOL, num_validation=8, num_test=8, max_length=2)
@@ -112,3 +114,18 @@ def play(step, setup, state, iterations: int) -> Played:
 
     driver.run(step, setup, state, iterations=iterations, between=between)
     return Played(states, jax.tree.map(lambda *x: np.concatenate(x), *records))
+
+
+@contextlib.contextmanager
+def unoptimised() -> Iterator[None]:
+    """Compiles in half the time; the same programs, less well translated.
+
+    Compiling is nearly all the time these tests take.
+    """
+    name = "jax_disable_most_optimizations"
+    before = getattr(jax.config, name)
+    jax.config.update(name, True)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
