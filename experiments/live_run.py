@@ -20,7 +20,7 @@ import numpy as np
 from experiments import run_folder
 from fade_jax import calibration, driver
 from fade_jax.driver import RunState
-from paced_jax import evaluation, metrics, run_metrics, schedulers
+from paced_jax import evaluation, metrics, piece_timings, run_metrics, schedulers
 from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.skill_pool import SkillPool
 from paced_jax.tasks.skills import Problems
@@ -43,13 +43,15 @@ class Watch:
     """Prompts evaluated at once."""
     tensorboard: bool = True
     """Write TensorBoard event files as well."""
+    profile: bool = False
+    """Time every piece of an iteration on its own first; logged with the first iteration."""
     oracle_rollouts: int = 64
     """Rollouts of each skill and length that tell the oracle, every chunk."""
 
     def __post_init__(self) -> None:
         """Refuses sizes that measure nothing."""
         for field in dataclasses.fields(self):
-            if field.name != "tensorboard" and getattr(self, field.name) < 1:
+            if field.type is int and getattr(self, field.name) < 1:
                 raise ValueError(
                     f"{field.name} must be at least 1, got {getattr(self, field.name)}"
                 )
@@ -154,7 +156,8 @@ def _run_one(
     groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
     curve: list[dict[str, float]] = []
     name = f"{config.scheduler}, seed {config.seed}"
-    clock = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
+    clock: dict[str, Any] = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
+    piece_seconds = piece_timings.piece_seconds(run, state) if watch.profile else {}
 
     with (
         metrics.open_writers(folder, tensorboard=watch.tensorboard, resume_at=0) as writers,
@@ -182,6 +185,8 @@ def _run_one(
             clock["chunks"].append(seconds)
             for iteration, figures in tally.figures(records):
                 figures["iteration_seconds"] = seconds / config.chunk
+                if iteration == 0:
+                    figures |= piece_seconds
                 writers.write(iteration, figures)
             for key in GROUP_ARRAYS:
                 source = records.observation if hasattr(records.observation, key) else records
@@ -222,6 +227,7 @@ def _run_one(
         "iteration_seconds": float(np.median(clock["chunks"])) / config.chunk,
         "evaluation_seconds": clock["evaluation"],
         "oracle_seconds": clock["oracle"],
+        **piece_seconds,
     }
     return summary, state.learner.params.policy
 

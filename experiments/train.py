@@ -31,7 +31,7 @@ class Config(TrainConfig):
     dry_run: bool = False
     """Print rollouts, tokens and the estimated time of the run, and stop."""
     watch: live_run.Watch = dataclasses.field(
-        default_factory=lambda: live_run.Watch(eval_group_size=4, test_group_size=32)
+        default_factory=lambda: live_run.Watch(eval_group_size=4, test_group_size=32, profile=True)
     )
     """What is looked at on the way."""
 
@@ -117,6 +117,7 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
     """Prints and writes what the run came to."""
     curve, test = summary["validation"], summary["test"]
     header = ("what", "value")
+    profiled = [piece for piece in piece_timings.PIECES if f"{piece}_seconds" in summary]
     rows = [
         ("rollouts", summary["rollouts"]),
         ("sampled tokens", summary["tokens"]),
@@ -128,6 +129,7 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
         ("test distinct correct answers a prompt", test["distinct_correct"]),
         ("distinct prompts trained on", summary["distinct_prompts"]),
         ("seconds an iteration", summary["iteration_seconds"]),
+        *((f"{piece} alone, seconds", summary[f"{piece}_seconds"]) for piece in profiled),
     ]
     run_folder.print_table("Trained", header, rows)
     skills = [(name[6:], test[name]) for name in test if name.startswith("skill/")]

@@ -17,6 +17,8 @@ from fade_jax.driver import RunState
 from fade_jax.types import Observation
 from paced_jax.training import Run
 
+PIECES = ("choose", "sample", "verify", "admit", "learn", "record")
+
 
 def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, float]:
     """Times choose, sample, verify, admit, learn and record on one iteration.

@@ -11,6 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from experiments import intervals, live_run, quickstart, setting_check, settings, train
+from paced_jax import piece_timings
 from paced_jax.metrics import read_json_lines
 from paced_jax.training import TrainConfig
 
@@ -159,9 +160,20 @@ def test_train_from_end_to_end(tmp_path):
 
     sizes: dict[str, Any] = {"iterations": 4, "chunk": 2, "num_prompts": 8, "num_train": 800}
     config = train.Config(
-        scheduler="fade", objective="grpo", loadings="skill", out=tmp_path, watch=WATCH, **sizes
+        scheduler="fade",
+        objective="grpo",
+        loadings="skill",
+        out=tmp_path,
+        watch=dataclasses.replace(WATCH, profile=True),
+        **sizes,
     )
     result = train.main(config)
+    first, *others = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    for piece in piece_timings.PIECES:
+        assert first[f"{piece}_seconds"] == pytest.approx(result[f"{piece}_seconds"]) and (
+            result[f"{piece}_seconds"] > 0
+        )
+        assert all(f"{piece}_seconds" not in line for line in others)
     assert result["rollouts"] == 4 * 64
     stored = json.loads((tmp_path / "results.json").read_text())
     assert stored["config"]["loadings"] == "skill" and stored["summary"]["updates"] >= 1
@@ -173,7 +185,7 @@ def test_train_from_end_to_end(tmp_path):
     assert estimate["rollouts"] == 4 * 64
     assert 0 < estimate["tokens_expected"] < estimate["tokens_at_most"] == 4 * 64 * 12
     assert not (tmp_path / "none").exists()
-    for piece in ("choose", "sample", "verify", "admit", "learn", "record"):
+    for piece in piece_timings.PIECES:
         assert estimate[f"{piece}_seconds"] > 0
 
 

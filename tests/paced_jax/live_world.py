@@ -123,7 +123,7 @@ def unoptimised() -> Iterator[None]:
     Compiling is nearly all the time these tests take.
     """
     name = "jax_disable_most_optimizations"
-    before = getattr(jax.config, name)
+    before = jax.config.read(name)
     jax.config.update(name, True)
     try:
         yield
