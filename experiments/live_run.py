@@ -28,6 +28,9 @@ from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, pr
 
 GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
 
+LEARNT = ("beta_kl", "log_prob_gap", "entropy", "policy_clipped", "partition_clipped", "replay_age")
+"""Figures of a step whose means over the run go into its summary."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watch:
@@ -155,6 +158,7 @@ def _run_one(
     evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 1)
     groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
     curve: list[dict[str, float]] = []
+    learnt: list[dict[str, float]] = []
     name = f"{config.scheduler}, seed {config.seed}"
     clock: dict[str, Any] = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
     piece_seconds = piece_timings.piece_seconds(run, state) if watch.profile else {}
@@ -188,6 +192,7 @@ def _run_one(
                 if iteration == 0:
                     figures |= piece_seconds
                 writers.write(iteration, figures)
+                learnt.append({key: figures.get(key, np.nan) for key in LEARNT})
             for key in GROUP_ARRAYS:
                 source = records.observation if hasattr(records.observation, key) else records
                 groups[key].append(np.asarray(getattr(source, key)))
@@ -228,8 +233,16 @@ def _run_one(
         "evaluation_seconds": clock["evaluation"],
         "oracle_seconds": clock["oracle"],
         **piece_seconds,
+        **{f"mean_{key}": _mean([line[key] for line in learnt]) for key in LEARNT},
+        "greatest_log_prob_gap": float(np.nanmax([0.0, *(x["log_prob_gap"] for x in learnt)])),
     }
     return summary, state.learner.params.policy
+
+
+def _mean(values: list[float]) -> float | None:
+    """Mean of what was measured; None where nothing was."""
+    known = [x for x in values if not np.isnan(x)]
+    return float(np.mean(known)) if known else None
 
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:

@@ -104,6 +104,7 @@ HEADER = (
     "ECE (floor)",
     "p rmse",
     "prompts",
+    "beta KL",
     "s/iter",
 )
 LEGEND = (
@@ -112,7 +113,8 @@ LEGEND = (
     "at the end, averaged over the run, and pass@k of the last policy. ECE: calibration error of "
     "the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
     "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
-    "prompts: distinct ones trained on."
+    "prompts: distinct ones trained on. beta KL: how far a step moved the policy; V may be read as "
+    "the pass rate because it is small (below 4e-3 in PACED-RL's paper)."
 )
 
 
@@ -148,6 +150,8 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                 "informative_ece_floor",
                 "pass_rate_rmse",
                 "distinct_prompts",
+                "mean_beta_kl",
+                "greatest_log_prob_gap",
                 "iteration_seconds",
                 "compile_seconds",
             )
@@ -186,6 +190,7 @@ def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
                 f"{mean['informative_ece']:.3f} ({mean['informative_ece_floor']:.3f})",
                 f"{mean['pass_rate_rmse']:.3f}",
                 f"{mean['distinct_prompts']:.0f}",
+                f"{mean['mean_beta_kl']:.4f}",
                 f"{mean['iteration_seconds']:.3f}",
             )
         )

@@ -24,12 +24,11 @@ import tyro
 
 from experiments import replay_figures, replay_report, run_folder
 from experiments.replay_contenders import Contender, Pool, contenders
-from fade_jax import calibration, histories, replay, tuning
-from fade_jax.histories import History
+from experiments.replay_table import Table, read_table
+from fade_jax import calibration, replay, tuning
 from fade_jax.loadings import shuffled_loadings, text_loadings
 from fade_jax.pool_loadings import lay_out
 from fade_jax.replay import Protocol
-from fade_jax.simulated_history import simulate_history
 
 HALVES = ("even", "odd")
 
@@ -82,54 +81,6 @@ class Config:
         unknown = set(self.trackers) - set(contenders(True))
         if unknown:
             raise ValueError(f"trackers: {sorted(unknown)} not among {sorted(contenders(True))}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A history as arrays: successes and trials [S, N], texts or None, and one group size."""
-
-    successes: np.ndarray
-    trials: np.ndarray
-    texts: list[str] | None
-    group_size: int
-    source: str
-
-    @property
-    def informative(self) -> np.ndarray:
-        """[S, N], 1 where the visit's group was neither all right nor all wrong."""
-        return ((self.successes > 0) & (self.successes < self.trials)).astype(float)
-
-
-def load_table(config: Config) -> Table:
-    """Reads the history, or simulates one."""
-    if config.history is None:
-        shape = (120, 24) if config.quick else (800, 44)
-        rng = np.random.default_rng(config.seed)
-        history, _ = simulate_history(rng, *shape, group_size=8, num_skills=6)
-        source = f"a simulated run ({shape[0]} prompts, 6 skills); give --history for a real one"
-    else:
-        history = histories.load(config.history, config.prompts)
-        source = config.history.name
-    if config.history is None or config.history.suffix == ".json":
-        longest = 24 if config.quick else 44  # visits that every prompt of the recorded run has
-    else:
-        longest = len(np.unique(history.step))
-    return _table(history, source, longest)
-
-
-def _table(history: History, source: str, longest: int) -> Table:
-    successes, trials = histories.dense_array(history)
-    if trials.shape[0] < 3 or trials.shape[1] < 4:
-        raise ValueError(f"history: needs at least 3 steps and 4 prompts, got {trials.shape}")
-    sizes, counts = np.unique(trials[trials > 0], return_counts=True)
-    texts = None if history.text is None else [str(text) for text in history.text]
-    return Table(
-        successes[:longest].astype(np.float32),
-        trials[:longest].astype(np.float32),
-        texts,
-        int(sizes[counts.argmax()]),
-        source,
-    )
 
 
 def make_protocols(config: Config, table: Table) -> list[list[Protocol]]:
@@ -333,7 +284,7 @@ def main(config: Config) -> dict[str, Any]:
         The content of results.json.
     """
     folder = run_folder.open_folder("replay_history", config.out, config)
-    table = load_table(config)
+    table = read_table(config.history, config.prompts, seed=config.seed, quick=config.quick)
     num_prompts = table.trials.shape[1]
     text = None
     if table.texts is not None:

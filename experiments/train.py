@@ -128,6 +128,11 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
         *((f"test {name}", test[name]) for name in test if _is_pass_at(name)),
         ("test distinct correct answers a prompt", test["distinct_correct"]),
         ("distinct prompts trained on", summary["distinct_prompts"]),
+        ("mean beta KL of a step", summary["mean_beta_kl"]),
+        ("greatest sampler / trainer log-prob gap", summary["greatest_log_prob_gap"]),
+        ("mean entropy, nats", summary["mean_entropy"]),
+        ("share of steps clipped", summary["mean_policy_clipped"]),
+        ("mean replay age, steps", summary["mean_replay_age"]),
         ("seconds an iteration", summary["iteration_seconds"]),
         *((f"{piece} alone, seconds", summary[f"{piece}_seconds"]) for piece in profiled),
     ]

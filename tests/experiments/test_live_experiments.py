@@ -31,6 +31,8 @@ def summary(scheduler, seed, informative, curve, test=0.5):
         "distinct_prompts": 60,
         "iteration_seconds": 0.1,
         "compile_seconds": 1.0,
+        "mean_beta_kl": 0.001,
+        "greatest_log_prob_gap": 1e-6,
         "validation": [{"pass_at_1": value} for value in curve],
         "test": {"pass_at_1": test, "pass_at_2": 0.6, "pass_at_2_standard_error": 0.01},
     }
