@@ -8,6 +8,7 @@ Everything is pure functions over NamedTuples of arrays.
 from fade_jax import (
     ability_difficulty,
     calibration,
+    driver,
     dynamics,
     histories,
     hyperparameters,
@@ -51,6 +52,7 @@ __all__ = [
     "ability_difficulty",
     "calibration",
     "check_observation",
+    "driver",
     "dynamics",
     "histories",
     "hyperparameters",

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 import fade_jax
+import paced_jax
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ["fade_jax", *(m.name for m in pkgutil.walk_packages(fade_jax.__path__, "fade_jax."))]
+TRAINER = [
+    "paced_jax",
+    *(m.name for m in pkgutil.walk_packages(paced_jax.__path__, "paced_jax.")),
+]
 
 IMPORT = """
 import sys
@@ -34,15 +39,22 @@ assert dict(jax.config.values) == before
 """
 
 
-def test_importing_needs_jax_alone_allocates_nothing_and_sets_nothing():
-    blocked = {"flax", "paced_jax", "optax", "numpyro", "sklearn", "pyarrow", "chex", "orbax"}
-    code = IMPORT.format(blocked=blocked, modules=CORE)
+NOT_IN_THE_CORE = {"flax", "paced_jax", "optax", "numpyro", "sklearn", "pyarrow", "chex", "orbax"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "blocked"),
+    [(CORE, NOT_IN_THE_CORE), (TRAINER, {"numpyro", "sklearn", "pyarrow"})],
+    ids=["fade_jax", "paced_jax"],
+)
+def test_importing_needs_little_allocates_nothing_and_sets_nothing(modules, blocked):
+    code = IMPORT.format(blocked=blocked, modules=modules)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.standard_promotion
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", [*CORE, *TRAINER])
 def test_examples_in_docstrings_run(name):
     module = importlib.import_module(name)
     # Plain Python floats and lists belong in an example; the strictness is for our own code.
@@ -111,7 +123,7 @@ def test_no_test_checks_only_that_numbers_are_finite(path):
 def test_modules_stay_small():
     sizes = {
         path: len(path.read_text().splitlines())
-        for package in ("fade_jax", "paced_jax")
+        for package in ("fade_jax", "paced_jax", "experiments")
         for path in (ROOT / package).rglob("*.py")
     }
     assert max(sizes.values()) <= 400, [path.name for path, size in sizes.items() if size > 400]
