@@ -69,7 +69,7 @@ def _progress(folder: Path, runs: Runs, groups) -> tuple[Path, str]:
         ylabel="pass rate, 512 held-out prompts",
         title="What the policy learnt",
     )
-    left.legend(ncols=2)
+    left.legend(ncols=2, fontsize=8.5 if len(runs) < 6 else 7)
     seeds = len(next(iter(runs.values())))
     caption = "Effective-group ratio and validation pass rate against rollouts: mean" + (
         f" and range of {seeds} seeds." if seeds > 1 else " of one seed."
@@ -78,23 +78,35 @@ def _progress(folder: Path, runs: Runs, groups) -> tuple[Path, str]:
 
 
 def _calibration(folder: Path, groups) -> tuple[Path, str]:
+    columns = min(len(groups), 5)
+    rows = -(-len(groups) // columns)
     figure, axes = plt.subplots(
-        1, len(groups), figsize=(2.6 * len(groups) + 0.6, 3.0), sharey=True, squeeze=False
+        rows,
+        columns,
+        figsize=(2.4 * columns + 0.6, 2.8 * rows + 0.2),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
     )
-    for i, (axis, (name, parts)) in enumerate(zip(axes[0], groups.items(), strict=True)):
+    for axis in axes.flat[len(groups) :]:
+        axis.set_visible(False)
+    for i, (axis, (name, parts)) in enumerate(zip(axes.flat, groups.items(), strict=False)):
+        colour = figures.COLOURS[i % len(figures.COLOURS)]
         used = [g["trials"] > 0 for g in parts]
         predicted = np.concatenate([g["informative"][u] for g, u in zip(parts, used, strict=True)])
         flag = np.concatenate([~g["degenerate"][u] for g, u in zip(parts, used, strict=True)])
         bins = calibration.reliability_bins(np.clip(predicted.astype(float), 0, 1), flag)
         full = bins.count > 0
         axis.plot([0, 1], [0, 1], color="0.6", linewidth=1)
-        axis.plot(bins.predicted[full], bins.observed[full], color=figures.COLOURS[i], zorder=2)
+        axis.plot(bins.predicted[full], bins.observed[full], color=colour, zorder=2)
         size = 12 + 140 * bins.count[full] / bins.count.sum()
-        axis.scatter(
-            bins.predicted[full], bins.observed[full], s=size, color=figures.COLOURS[i], zorder=3
-        )
-        axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=name, xlabel="P(informative)")
-    axes[0, 0].set_ylabel("share informative")
+        axis.scatter(bins.predicted[full], bins.observed[full], s=size, color=colour, zorder=3)
+        axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=name)
+        if i >= len(groups) - columns:
+            axis.set_xlabel("P(informative)")
+            axis.tick_params(labelbottom=True)
+        if i % columns == 0:
+            axis.set_ylabel("share informative")
     return (
         figures.save(figure, folder / "calibration.png"),
         "Predicted probability that a chosen group is informative against how often it was; "
@@ -104,7 +116,11 @@ def _calibration(folder: Path, groups) -> tuple[Path, str]:
 
 def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
     figure, axes = plt.subplots(
-        2, len(groups), figsize=(2.6 * len(groups) + 1.2, 5.2), squeeze=False, sharey="row"
+        2,
+        len(groups),
+        figsize=((2.4 if len(groups) < 6 else 1.5) * len(groups) + 1.6, 5.2),
+        squeeze=False,
+        sharey="row",
     )
     widest = int(pool.length.max())
     for column, (name, parts) in enumerate(groups.items()):
@@ -132,8 +148,9 @@ def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
                 extent=(0, len(parts[0]["prompt_ids"]), -0.5, size - 0.5),
             )
             axis.grid(False)
+            axis.set_xticks(np.linspace(0, len(parts[0]["prompt_ids"]), 3, dtype=int))
             if row == 0:
-                axis.set_title(name)
+                axis.set_title(name, fontsize=10.5 if len(groups) < 6 else 8.5)
             else:
                 axis.set_xlabel("iteration")
     axes[0, 0].set_yticks(range(len(SKILLS)), SKILLS)
