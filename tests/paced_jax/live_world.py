@@ -45,9 +45,10 @@ def ground() -> Ground:
 
 def config(**changes: Any) -> TrainConfig:
     """A configuration of `ground` whose policy moves visibly within a few steps."""
-    sizes = {"num_prompts": NUM_PROMPTS, "group_size": GROUP_SIZE, "num_train": POOL}
-    rates = {"policy_learning_rate": 1e-2, "partition_learning_rate": 1e-2}
-    return TrainConfig(**(sizes | rates | {"chunk": 1, "iterations": 4} | changes))
+    plan: dict[str, Any] = {"num_prompts": NUM_PROMPTS, "group_size": GROUP_SIZE}
+    plan |= {"num_train": POOL, "iterations": 4, "chunk": 1}
+    plan |= {"policy_learning_rate": 1e-2, "partition_learning_rate": 1e-2}
+    return TrainConfig(**(plan | changes))
 
 
 class Seen(NamedTuple):
@@ -60,10 +61,11 @@ class Seen(NamedTuple):
 def lenient_verdict(setup, rollouts):
     """Right where the first token is a low digit or none: about half of all responses.
 
-    `setup.loadings` is added by prompt: zeros, or what spoils a prompt's verdicts.
+    A prompt whose answer has a negative length gets no number for a verdict.
     """
-    right = (rollouts.tokens[:, 0] < DIGIT_0 + 8).astype(jnp.float32)
-    return right + setup.loadings[rollouts.prompt_ids]
+    right = rollouts.tokens[:, 0] < DIGIT_0 + 8
+    spoiled = setup.answer_lengths[rollouts.prompt_ids] < 0
+    return jnp.where(spoiled, jnp.nan, right.astype(jnp.float32))
 
 
 def start(**changes: Any):
@@ -83,13 +85,13 @@ def start(**changes: Any):
 
         return pieces._replace(sample=sample, learn=learn, verify=lenient_verdict)
 
-    return make, run.setup._replace(loadings=jnp.zeros(POOL)), run.init
+    return make, run.setup, run.init
 
 
 def host(tree):
     """Numpy copies, keys as numbers: a state that has been given away can't be read."""
     return jax.tree.map(
-        lambda x: np.asarray(
+        lambda x: np.array(
             jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
         ),
         tree,

@@ -40,8 +40,8 @@ def quick_compiler() -> Iterator[None]:
 
 @functools.cache
 def run_of(scheduler: str):
-    """(make, setup, init); uniform without replay, paced with."""
-    return start(scheduler=scheduler)
+    """(make, setup, init); paced with replay and the KL of every step, uniform without."""
+    return start(scheduler=scheduler, measure_kl=scheduler == "paced")
 
 
 @functools.cache
@@ -114,8 +114,10 @@ def test_seeds_by_vmap_are_single_runs(scheduler):
         theirs = jax.tree.map(lambda x: x[:4], single.records)
         np.testing.assert_array_equal(tokens_of(seen), tokens_of(theirs))
         assert_close(seen.observation, theirs.observation, 0.0)
-        assert_close(mine, single.states[4], 1e-5)
         assert_close(seen, theirs, 1e-5)
+        assert_close(mine._replace(learner=()), single.states[4]._replace(learner=()), 1e-5)
+        # Adam divides small gradients by themselves: a hundredth of one step of rate 1e-2.
+        assert_close(mine.learner, single.states[4].learner, 1e-4)
     assert not np.array_equal(tokens_of(stepped(scheduler, 1).records), tokens_of(theirs))
 
 
@@ -127,6 +129,7 @@ def test_every_step_was_traced_once_over_chunks_and_seeds(scheduler):
     assert all(traces.count(key) == 1 for key in set(traces))
 
 
+@pytest.mark.slow  # a thousand small compilations, one an operation
 def test_without_a_compiler_it_is_the_same_iteration():
     make, setup, _ = run_of("uniform")
     with jax.disable_jit():
@@ -166,7 +169,7 @@ def test_the_paced_tracker_is_the_learners_v_after_every_iteration():
         np.testing.assert_allclose(state.tracker.value, values(state), atol=1e-6)
     assert (one.states[0].tracker.value == 0.5).all()
     spread = [state.tracker.value.std() for state in one.states]
-    assert spread[1] == 0 and min(spread[3:]) > 0.01  # in the first step V's last layer is 0
+    assert spread[0] == 0 and min(spread[1:]) > 0.01
     # The uniform rule's tracker counts, and does not read V.
     assert not hasattr(stepped("uniform").states[0].tracker, "head")
 
@@ -272,7 +275,7 @@ def test_a_verdict_that_is_not_a_number_is_named_and_the_last_good_state_kept():
     good = stepped("uniform")
     prompt, _ = newcomer(good, 2)
     _, setup, _ = run_of("uniform")
-    spoiled = setup._replace(loadings=setup.loadings.at[prompt].set(jnp.nan))
+    spoiled = setup._replace(answer_lengths=setup.answer_lengths.at[prompt].set(-1))
     with pytest.raises(
         driver.DriverFault, match=rf"iteration 2, prompt {prompt}: .* nan successes"
     ) as caught:

@@ -1,0 +1,233 @@
+"""A run put together from its configuration: what is refused, what reaches which piece."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from live_world import (
+    BUDGET,
+    GROUP_SIZE,
+    NUM_PROMPTS,
+    POOL,
+    config,
+    ground,
+    play,
+    start,
+    unoptimised,
+)
+
+from fade_jax import driver
+from paced_jax import schedulers, training
+from paced_jax.objectives import (
+    PolicyGradient,
+    TrajectoryBalance,
+    dapo,
+    dr_grpo,
+    flowrl,
+    gflowrl,
+    grpo,
+    paced,
+    rloo,
+    vargrad,
+)
+from paced_jax.tasks.tokens import SKILLS
+from paced_jax.training import TrainConfig, make_admit, make_objective, prepare
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compiler() -> Iterator[None]:
+    with unoptimised():
+        yield
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"iterations": 0}, "iterations must be positive, got 0"),
+        ({"num_prompts": 0}, "num_prompts must be positive"),
+        ({"chunk": 0}, "chunk must be positive"),
+        ({"num_train": -1}, "num_train must be positive"),
+        ({"num_skills": 0}, "num_skills must be positive"),
+        ({"policy_learning_rate": 0.0}, "policy_learning_rate must be positive"),
+        ({"partition_learning_rate": -1e-3}, "partition_learning_rate must be positive"),
+        ({"policy_learning_rate": float("nan")}, "policy_learning_rate must be positive, got nan"),
+        ({"clip_norm": -1.0}, "clip_norm must be positive"),
+        ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
+        ({"warmup": -1}, "warmup must be >= 0"),
+        ({"group_size": 1}, "group_size must be at least 2, got 1"),
+        ({"iterations": 15, "chunk": 10}, "iterations must be a multiple of chunk = 10, got 15"),
+        ({"num_prompts": 20, "num_train": 16}, "num_prompts must be at most num_train = 16"),
+        ({"beta": 0.0}, "beta must be positive"),
+        ({"target": 1.5}, r"target must be in 0\.\.1"),
+        ({"exploration": -0.5}, r"exploration must be in 0\.\.1"),
+        ({"objective": "grpo", "replay": "on"}, "advantage: .*replay"),
+        ({"objective": "vargrad", "replay": "on"}, "partition: .*replay"),
+        ({"objective": "flowrl", "replay": "on"}, "reward: .*replay"),
+    ],
+)
+def test_impossible_configurations_are_refused_by_name(change: dict[str, Any], message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**change)
+
+
+@pytest.mark.parametrize(
+    "switch",
+    ["scheduler", "objective", "admit", "replay", "replay_partition", "correction", "loadings"],
+)
+def test_a_misspelt_switch_is_named(switch):
+    typo = copy.copy(TrainConfig())
+    object.__setattr__(typo, switch, "alll")  # past the type checker of the tests
+    with pytest.raises(ValueError, match=f"{switch}: must be one of .*, got 'alll'"):
+        typo.__post_init__()
+
+
+def test_what_only_a_piece_can_refuse_is_refused_by_name_too():
+    with pytest.raises(ValueError, match="beta: has no effect under the objective 'dapo'"):
+        make_objective(config(objective="dapo", beta=0.1, replay="off"), 4)
+    with pytest.raises(ValueError, match="correction: rows up to 2 steps old need one"):
+        make_admit(config(correction="none", replay="on"), 4)
+    run = prepare(config(scheduler="uniform", group_size=65, num_prompts=1), ground())
+    with pytest.raises(ValueError, match=r"group_size .*65"):
+        run.make(run.setup)
+    with pytest.raises(ValueError, match="num_skills: 39 is not in"):
+        prepare(config(scheduler="fade", num_skills=39), ground())
+    with pytest.raises(ValueError, match=r"must be one of .*base.*tiny.*, got 'huge'"):
+        prepare(TrainConfig(policy="huge"))
+
+
+def test_a_ground_of_something_else_is_refused():
+    for name, other in (("policy", "base"), ("pool_seed", 1), ("num_train", POOL + 8)):
+        with pytest.raises(ValueError, match=f"{name}: the ground has .*, the config {other!r}"):
+            prepare(config(**{name: other}), ground())
+
+
+def test_replay_goes_with_the_scheduler_unless_said():
+    names: list[Any] = ["uniform", "mopps", "fade", "paced", "oracle"]
+    assert [config(scheduler=n).uses_replay for n in names] == [n == "paced" for n in names]
+    assert all(config(scheduler=n, replay="on").uses_replay for n in names)
+    assert not config(scheduler="paced", replay="off").uses_replay
+    # Of 256 rollouts, an eighth is replayed and a quarter kept.
+    rule = make_admit(TrainConfig(), 12)
+    assert (rule.num_rows, rule.num_groups, rule.num_replayed) == (256 + 32, 32 + 32, 32)
+    assert rule.init()[1].number.shape == (64,)
+    for choice, rows, groups in (
+        ("all", BUDGET, NUM_PROMPTS),
+        ("drop_degenerate", BUDGET, BUDGET // 2),
+        ("best_of", BUDGET // 4, NUM_PROMPTS),
+    ):
+        rule = make_admit(config(scheduler="uniform", admit=choice), 4)
+        assert (rule.num_rows, rule.num_groups, rule.num_replayed) == (rows, groups, 0)
+
+
+def test_rollouts_are_counted():
+    assert TrainConfig(num_prompts=6, group_size=5).budget == 30
+    assert training.rollouts_of(TrainConfig(num_prompts=6, group_size=5, iterations=20)) == 600
+
+
+NAMED: dict[Any, Any] = {
+    "paced": paced(),
+    "flowrl": flowrl(),
+    "vargrad": vargrad(),
+    "gflowrl": gflowrl(),
+    "grpo": grpo(),
+    "dapo": dapo(),
+    "dr_grpo": dr_grpo(4.0),
+    "rloo": rloo(),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_objective_is_its_setting_and_gets_a_reference_if_it_needs_one(name):
+    run = prepare(config(scheduler="uniform", objective=name), ground())
+    made = make_objective(run.config, run.setup.answer_tokens.shape[1])
+    assert made == NAMED[name]
+    if isinstance(made, TrajectoryBalance):
+        strong = make_objective(config(objective=name, scheduler="uniform", beta=0.3), 4)
+        assert strong == dataclasses.replace(made, beta=0.3)
+        needs = made.anchor == "ref"
+    else:
+        assert isinstance(made, PolicyGradient)
+        needs = False
+    assert needs == (name in ("flowrl", "vargrad", "gflowrl"))
+    if needs:
+        jax.tree.map(np.testing.assert_array_equal, run.setup.reference, ground().base.params)
+    else:
+        assert run.setup.reference == ()
+
+
+@pytest.mark.parametrize("name", ["embeddings", "skill", "skill_length", "shuffled"])
+def test_fade_gets_the_loadings_of_its_arm_and_others_none(name):
+    train = ground().pools.train
+    run = prepare(config(scheduler="fade", loadings=name, num_skills=3), ground())
+    expected = schedulers.prompt_loadings(
+        name,
+        np.asarray(ground().embeddings),
+        train.skill,
+        train.length,
+        num_skills=3,
+        seed=0,
+    )
+    np.testing.assert_array_equal(run.setup.loadings, expected)
+    assert run.setup.loadings.shape[0] == POOL
+    others = prepare(config(scheduler="mopps", loadings=name), ground())
+    assert others.setup.loadings == ()
+
+
+def test_setup_holds_the_pool():
+    run, train = prepare(config(), ground()), ground().pools.train
+    for array, name in zip(run.setup[:4], train._fields, strict=False):
+        np.testing.assert_array_equal(array, getattr(train, name))
+    embeddings = np.asarray(run.setup.embeddings, float)
+    np.testing.assert_allclose(embeddings.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(embeddings.std(0), 1, rtol=1e-4)
+
+
+def test_the_seed_decides_the_run():
+    # FADE over DAPO: its filter, and batches that fill over several iterations.
+    make, setup, init = start(
+        scheduler="fade",
+        num_skills=3,
+        objective="dapo",
+        admit="drop_degenerate",
+        measure_kl=False,
+    )
+    step = driver.compile_step(make, chunk=8)
+    first, again, other = (
+        play(step, setup, init(setup, jax.random.key(seed)), 8) for seed in (0, 0, 1)
+    )
+    last, records = first.states[-1], first.records
+    # Some iterations only fill a batch; the filter sees them all and ages by steps alone.
+    assert 0 < records.ready.sum() < 8 and (records.observation.trials == GROUP_SIZE).all()
+    assert records.ready.sum() == last.updates == last.learner.version == last.tracker.clock
+    assert last.tracker.visits.sum() == 8 * NUM_PROMPTS
+    np.testing.assert_array_equal(records.learn.stepped, records.ready)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert not np.array_equal(
+        first.records.observation.prompt_ids, other.records.observation.prompt_ids
+    )
+
+
+def test_the_shipped_policy_and_its_pool():
+    plan = TrainConfig(policy="tiny", num_train=160, scheduler="uniform")
+    run = prepare(plan)
+    train = run.pools.train
+    assert run.setup.embeddings.shape == (160, 64) and run.setup.prompt_tokens.shape == (160, 24)
+    embeddings = np.asarray(run.setup.embeddings, float)
+    np.testing.assert_allclose(embeddings.mean(0), 0, atol=1e-4)
+    # They are of the frozen base policy and of nothing else: prompts of one skill are alike.
+    rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    alike = rows @ rows.T
+    same = train.skill[:, None] == train.skill[None]
+    off = ~np.eye(160, dtype=bool)
+    assert alike[same & off].mean() > 0.2 > alike[~same].mean()
+    rates, table = training.base_rates(run), run.base.metadata["pass_rate"]
+    for i in range(160):
+        assert rates[i] == table[SKILLS[train.skill[i]]][train.length[i] - 1]
+    # A run starts from that policy, copied, and from V = 1/2.
+    state = run.init(run.setup, jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, state.learner.params.policy, run.base.params)
+    assert (state.learner.params.partition.bias == 0.5).all() and state.learner.version == 0
