@@ -37,6 +37,7 @@ from paced_jax.tasks.tokens import EOS
 from paced_jax.types import Admit, check_switches
 
 ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
+BALANCE = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,36 @@ class TrainConfig:
             )
         if self.beta is not None and not self.beta > 0:
             raise ValueError(f"beta must be positive, got {self.beta}")
+        if self.scheduler == "paced" and self.objective != "paced":
+            raise ValueError(
+                "scheduler: 'paced' reads V as the pass rate, which only the objective 'paced'"
+                f" teaches it; got the objective {self.objective!r}"
+            )
         if self.uses_replay:
             off_policy.check_objective(make_objective(self, 1))
+        defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+        for name, works in self._effects().items():
+            if not works and getattr(self, name) != defaults[name]:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)!r} has no effect with scheduler"
+                    f" {self.scheduler!r}, objective {self.objective!r}, loadings"
+                    f" {self.loadings!r} and replay {'on' if self.uses_replay else 'off'}"
+                )
+
+    def _effects(self) -> dict[str, bool]:
+        """Whether each option that is not always used is used here."""
+        fade = self.scheduler == "fade"
+        return {
+            "loadings": fade,
+            "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
+            "fade_selector": fade,
+            "target": self.scheduler == "paced",
+            "exploration": self.scheduler != "uniform",
+            "beta": self.objective in BALANCE,
+            "partition_learning_rate": self.objective in ("paced", "flowrl"),
+            "replay_partition": self.uses_replay,
+            "correction": self.uses_replay,
+        }
 
     @property
     def uses_replay(self) -> bool:
@@ -137,12 +166,9 @@ class TrainConfig:
 
 def make_objective(config: TrainConfig, max_tokens: int) -> TrajectoryBalance | PolicyGradient:
     """The named loss, with the configured beta."""
-    balance = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
-    if config.objective in balance:
-        setting = balance[config.objective]
+    if config.objective in BALANCE:
+        setting = BALANCE[config.objective]
         return setting() if config.beta is None else setting(config.beta)
-    if config.beta is not None:
-        raise ValueError(f"beta: has no effect under the objective {config.objective!r}")
     if config.objective == "dr_grpo":
         return dr_grpo(float(max_tokens))
     return {"grpo": grpo, "dapo": dapo, "rloo": rloo}[config.objective]()
@@ -213,7 +239,10 @@ class Ground(NamedTuple):
 
 def prepare_ground(config: TrainConfig) -> Ground:
     """Loads the policy, builds the pools, embeds the training prompts once."""
-    base = load_base_policy(config.policy)
+    try:
+        base = load_base_policy(config.policy)
+    except ValueError as error:
+        raise ValueError(f"policy: {error}") from None
     pools = build_pool(config.pool_seed, num_train=config.num_train)
     embed = jax.jit(partial(prompt_embeddings, base.graphdef))
     raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)

@@ -192,8 +192,8 @@ def test_train_from_end_to_end(tmp_path):
 
 
 def test_training_part_keeps_every_field():
-    config = train.Config(scheduler="mopps", seed=3, target=0.4)
-    assert train.training_part(config) == TrainConfig(scheduler="mopps", seed=3, target=0.4)
+    config = train.Config(scheduler="mopps", seed=3, exploration=0.4)
+    assert train.training_part(config) == TrainConfig(scheduler="mopps", seed=3, exploration=0.4)
 
 
 def test_every_method_is_a_training_run():

@@ -47,7 +47,9 @@ def config(**changes: Any) -> TrainConfig:
     """A configuration of `ground` whose policy moves visibly within a few steps."""
     plan: dict[str, Any] = {"num_prompts": NUM_PROMPTS, "group_size": GROUP_SIZE}
     plan |= {"num_train": POOL, "iterations": 4, "chunk": 1}
-    plan |= {"policy_learning_rate": 1e-2, "partition_learning_rate": 1e-2}
+    plan |= {"policy_learning_rate": 1e-2}
+    if changes.get("objective", "paced") in ("paced", "flowrl"):
+        plan["partition_learning_rate"] = 1e-2
     return TrainConfig(**(plan | changes))
 
 
