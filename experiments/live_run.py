@@ -1,8 +1,9 @@
 """Executes live training runs and keeps everything they did: shared by the live experiments.
 
-A run's folder holds `config.json`, `metrics.jsonl` (a line an iteration), `evaluation.jsonl` (a
-line each time the policy was evaluated), `groups.npz` (every generated group: prompt, prediction,
-outcome) and, once it has ended, `summary.json`; a folder with that file is not run again.
+A run's folder holds `config.json`, `metrics.jsonl` (a line an iteration) and
+`evaluation/metrics.jsonl` (a line each time the policy was evaluated), both also as TensorBoard
+events, `groups.npz` (every generated group: prompt, prediction, outcome) and, once it has ended,
+`summary.json`; a folder with that file is not run again.
 """
 
 import dataclasses
@@ -23,10 +24,17 @@ from fade_jax.driver import RunState
 from paced_jax import evaluation, metrics, piece_timings, run_metrics, schedulers
 from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.skill_pool import SkillPool
-from paced_jax.tasks.skills import Problems
+from paced_jax.tasks.skills import MAX_LENGTH, Problems
+from paced_jax.tasks.tokens import SKILLS
 from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
 
 GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
+
+CELLS = len(SKILLS) * MAX_LENGTH
+"""Skills x lengths, each of which the oracle is told."""
+
+FORMAT = 2
+"""Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
 
 LEARNT = ("beta_kl", "log_prob_gap", "entropy", "policy_clipped", "partition_clipped", "replay_age")
 """Figures of a step whose means over the run go into its summary."""
@@ -37,7 +45,7 @@ class Watch:
     """What is looked at while a policy trains; none of it is charged to the budget."""
 
     eval_every: int = 20
-    """Iterations between two evaluations on the held-out validation prompts."""
+    """Iterations between two evaluations on the held-out validation prompts; whole chunks."""
     eval_group_size: int = 2
     """Rollouts of each validation prompt."""
     test_group_size: int = 8
@@ -70,6 +78,18 @@ class Bench:
     watch: Watch
     evaluate: Callable[..., Any]
     cell_rates: Callable[..., Any]
+
+
+def check_cadence(config: TrainConfig, watch: Watch) -> None:
+    """Refuses to look between chunks, where nothing can be seen.
+
+    Raises:
+        ValueError: eval_every is not a multiple of the chunk.
+    """
+    if watch.eval_every % config.chunk:
+        raise ValueError(
+            f"eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
+        )
 
 
 def open_bench(config: TrainConfig, watch: Watch) -> Bench:
@@ -125,9 +145,7 @@ def execute(
     for config, folder in zip(configs, folders, strict=True):
         done = folder / "summary.json"
         if done.exists():
-            stored = json.loads((folder / "config.json").read_text())
-            if stored != json.loads(json.dumps(dataclasses.asdict(config))):
-                raise ValueError(f"{folder} holds a run of another configuration")
+            check_same(folder, config, bench.watch)
             advance(f"{config.scheduler}, seed {config.seed}: done before", config.iterations)
             summaries.append(json.loads(done.read_text()))
             continue
@@ -142,7 +160,41 @@ def execute(
         summary["compile_seconds"] = compile_seconds
         run_folder.write_json(done, summary)
         summaries.append(summary)
+        if not run_folder.console.is_terminal:  # where no progress bar shows
+            run_folder.console.print(
+                f"{config.scheduler}, seed {config.seed}: effective groups"
+                f" {summary['informative_realised']:.3f}, validation pass rate"
+                f" {summary['validation'][-1]['pass_at_1']:.3f}"
+            )
     return summaries
+
+
+def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
+    """What a stored run must have in common with a wanted one to stand in for it."""
+    return {
+        "format": FORMAT,
+        "run": dataclasses.asdict(config),
+        "watch": dataclasses.asdict(watch),
+        "jax": jax.__version__,
+    }
+
+
+def check_same(folder: Path, config: TrainConfig, watch: Watch) -> None:
+    """Refuses a finished run of something else.
+
+    Raises:
+        ValueError: naming folder and first difference.
+    """
+    stored = json.loads((folder / "config.json").read_text())
+    wanted = json.loads(json.dumps(identity(config, watch)))
+    for part in wanted:
+        if stored.get(part) == wanted[part]:
+            continue
+        detail = ""
+        if isinstance(wanted[part], dict) and isinstance(stored.get(part), dict):
+            keys = [k for k in wanted[part] if stored[part].get(k) != wanted[part][k]]
+            detail = f" ({', '.join(keys)})"
+        raise ValueError(f"{folder} holds a run of another {part}{detail}; take another --out")
 
 
 def _run_one(
@@ -150,12 +202,13 @@ def _run_one(
 ) -> tuple[dict[str, Any], Any]:
     config, watch = run.config, bench.watch
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(folder / "config.json", dataclasses.asdict(config))
+    run_folder.write_json(folder / "config.json", identity(config, watch))
     train = run.pools.train
     tally = run_metrics.Tally(
         len(train.skill), {"length": train.length, "base_pass_rate": base_rates(run)}
     )
-    evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 1)
+    # The same for every method and seed, and far from what a run's own keys are folded with.
+    evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 2**31 - 1)
     groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
     curve: list[dict[str, float]] = []
     learnt: list[dict[str, float]] = []

@@ -60,8 +60,9 @@ def main(config: Config) -> dict[str, Any]:
     """
     if config.quick:
         config = dataclasses.replace(config, iterations=20, seeds=config.seeds[:1])
-    folder = run_folder.open_folder("quickstart", config.out, config)
     setting = dataclasses.replace(TINY, iterations=config.iterations)
+    live_run.check_cadence(setting, config.watch)
+    folder = run_folder.open_folder("quickstart", config.out, config)
     run_folder.console.print(
         f"{len(config.methods)} methods x {len(config.seeds)} seeds x {config.iterations}"
         f" iterations of {setting.budget} rollouts; results in {folder}"
@@ -100,7 +101,7 @@ HEADER = (
     "val end",
     "val mean",
     "test@1",
-    "test@8",
+    "test@k",
     "ECE (floor)",
     "p rmse",
     "prompts",
@@ -110,11 +111,12 @@ HEADER = (
 LEGEND = (
     "effective: share of the generated groups that were neither all right nor all wrong. val, "
     "test: pass rate on 512 held-out prompts each, uniform over skills and lengths, not charged; "
-    "at the end, averaged over the run, and pass@k of the last policy. ECE: calibration error of "
+    "at the end, averaged over the run; pass@1 and pass@k of the last policy, k the rollouts of a "
+    "test prompt. ECE: calibration error of "
     "the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
     "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
-    "prompts: distinct ones trained on. beta KL: how far a step moved the policy; V may be read as "
-    "the pass rate because it is small (below 4e-3 in PACED-RL's paper)."
+    "prompts: distinct ones trained on. beta KL: how far a step moved the policy, which is one "
+    "(small) part of the error of V as a pass rate; the rest is what the head has not learnt."
 )
 
 
@@ -153,7 +155,6 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                 "mean_beta_kl",
                 "greatest_log_prob_gap",
                 "iteration_seconds",
-                "compile_seconds",
             )
         }
     results: dict[str, Any] = {
@@ -227,7 +228,9 @@ def write_report(
     """Writes report.md."""
     sections = [
         f"{config.iterations} iterations of {setting.num_prompts} prompts x {setting.group_size} "
-        f"rollouts a run, policy `{setting.policy}`, means of seeds {list(config.seeds)}.",
+        f"rollouts a run, policy `{setting.policy}`, means of seeds {list(config.seeds)}. "
+        f"`paced` also replays up to {setting.budget // 8} earlier successes a step, which are no "
+        "rollouts but are gradient; `paced_no_replay` does not.",
         run_folder.markdown_table(HEADER, rows),
         LEGEND,
         *notes(results, len(config.seeds)),

@@ -53,9 +53,10 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         What results.json holds.
     """
-    folder = run_folder.open_folder("setting_check", config.out, config)
     base = SETTINGS[config.setting]
     base = dataclasses.replace(base, iterations=config.iterations or base.iterations)
+    live_run.check_cadence(base, config.watch)
+    folder = run_folder.open_folder("setting_check", config.out, config)
     bench = live_run.open_bench(base, config.watch)
     runs: dict[str, list[dict[str, Any]]] = {}
     with run_folder.progress() as progress:

@@ -58,17 +58,21 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     timing = live_run.time_chunk(run)
     max_tokens = run.setup.answer_tokens.shape[1]
     chunks = -(-config.iterations // config.chunk)
-    looks = config.iterations // bench.watch.eval_every + 2
+    looks = 1 + -(-config.iterations // bench.watch.eval_every)
     validation = len(run.pools.validation.skill) * bench.watch.eval_group_size
     test = len(run.pools.test.skill) * bench.watch.test_group_size
+    per_rollout = live_run.time_evaluation(bench, run) / validation
     return {
         "rollouts": rollouts_of(config),
         "tokens_expected": round(timing["tokens_per_iteration"] * config.iterations),
         "tokens_at_most": rollouts_of(config) * max_tokens,
         "evaluation_rollouts": looks * validation + test,
+        "oracle_rollouts": (chunks + 1) * live_run.CELLS * bench.watch.oracle_rollouts
+        if config.scheduler == "oracle"
+        else 0,
         "compile_seconds": timing["compile_seconds"],
         "training_seconds": timing["chunk_seconds"] * chunks,
-        "evaluation_seconds": live_run.time_evaluation(bench, run) * looks,
+        "evaluation_seconds": per_rollout * (looks * validation + test),
         **pieces,
     }
 
@@ -83,6 +87,7 @@ def main(config: Config) -> dict[str, Any]:
         The estimate, or the summary of the run.
     """
     training = training_part(config)
+    live_run.check_cadence(training, config.watch)
     if config.dry_run:
         with run_folder.console.status("compiling and timing one chunk"):
             result = estimate(live_run.open_bench(training, config.watch), training)
@@ -95,19 +100,19 @@ def main(config: Config) -> dict[str, Any]:
         f" {training.budget} rollouts; results in {folder}"
     )
     bench = live_run.open_bench(training, config.watch)
-    policies: list[Any] = []
+    decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
+
+    def keep(policy: Any) -> None:
+        about = {"run": dataclasses.asdict(training)}
+        save_base_policy(folder, "policy", decoder, policy, about, dtype="float32")
+
     with run_folder.progress() as progress:
         task = progress.add_task("train", total=training.iterations)
 
         def advance(what: str, done: int) -> None:
             progress.update(task, advance=done, description=what)
 
-        (summary,) = live_run.execute(
-            bench, [training], [folder / "run"], advance, keep=policies.append
-        )
-    for policy in policies:
-        decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
-        save_base_policy(folder, "policy", decoder, policy, {"run": dataclasses.asdict(training)})
+        (summary,) = live_run.execute(bench, [training], [folder / "run"], advance, keep=keep)
     run_folder.save_results(folder, config, {"summary": summary})
     report(folder, summary)
     return summary

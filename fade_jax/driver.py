@@ -45,10 +45,10 @@ __all__ = [
     "absorb",
     "choose",
     "compile_step",
+    "find_fault",
     "generate",
     "init",
     "iterate",
-    "raise_fault",
     "run",
 ]
 
@@ -217,7 +217,7 @@ def _first_fault(fault: Fault, bad_row, bad_prompt, observation: Observation) ->
         observation.successes[bad_row].astype(jnp.float32),
         observation.trials[bad_row].astype(jnp.float32),
     )
-    learnt = no_fault()._replace(prompt_id=bad_prompt, in_learn=jnp.asarray(True))
+    learnt = no_fault()._replace(prompt_id=bad_prompt, in_learn=bad_prompt >= 0)
     new = jax.tree.map(lambda a, b: jnp.where(bad_row >= 0, a, b), judged, learnt)
     return jax.tree.map(lambda a, b: jnp.where(fault.prompt_id >= 0, a, b), fault, new)
 
@@ -284,7 +284,10 @@ def _host_step(make, host_verify) -> Step:
 
     def step(setup, state):
         generated = first(setup, state)
-        verdicts = jnp.asarray(host_verify(setup, generated.rollouts))
+        verdicts = np.asarray(host_verify(setup, generated.rollouts))
+        rows = generated.choice.rows.group.shape
+        if verdicts.shape != rows:
+            raise ValueError(f"host_verify must return verdicts {rows}, got {verdicts.shape}")
         state, record = second(setup, state, generated, verdicts)
         return state, jax.tree.map(lambda x: x[None], record)
 
@@ -312,34 +315,39 @@ def run(
         The last state.
 
     Raises:
-        DriverFault: naming iteration, prompt, field and value; holds the last good state.
+        DriverFault: naming iteration, prompt, field and value; holds the last good state, which can
+            be run on. The good iterations before it have gone through `between`.
     """
     while np.min(jax.device_get(state.iteration)) < iterations:
         state, records = step(setup, state)
-        raise_fault(state)
+        fault = find_fault(state)
         if between is not None:
             state = between(state, jax.device_get(records))
+        if fault is not None:
+            cleared = jax.tree.map(
+                lambda now, none: jnp.broadcast_to(none, now.shape), state.fault, no_fault()
+            )
+            raise DriverFault(fault, state._replace(fault=cleared))
     return state
 
 
-def raise_fault(state: RunState) -> None:
-    """Raises the fault a compiled chunk has flagged, if any; runs on the host.
+def find_fault(state: RunState) -> str | None:
+    """Says in words what a compiled chunk has flagged; None where all is well. Runs on the host.
 
-    Raises:
-        DriverFault: see `run`.
+    Args:
+        state: after the chunk; with seeds, the first faulty one is named.
     """
     fault, iteration = jax.device_get((state.fault, state.iteration))
     prompt_ids, iterations = np.atleast_1d(fault.prompt_id), np.atleast_1d(iteration)
     if not (prompt_ids >= 0).any():
-        return
+        return None
     seed = int(np.argmax(prompt_ids >= 0))
     where = f"iteration {iterations[seed]}, prompt {prompt_ids[seed]}"
     if np.atleast_1d(fault.in_learn)[seed]:
-        raise DriverFault(f"{where}: rewards or log_probs are not finite", state)
+        return f"{where}: rewards, log_probs, V or their gradient are not finite"
     successes = np.atleast_1d(fault.successes)[seed]
     trials = np.atleast_1d(fault.trials)[seed]
-    raise DriverFault(
+    return (
         f"{where}: verdicts must be in 0..1, or negative for none; its group has {successes}"
-        f" successes in {trials:g} trials",
-        state,
+        f" successes in {trials:g} trials"
     )

@@ -52,7 +52,7 @@ class Tally:
         line = {
             "rollouts": float(self.rollouts),
             "tokens": float(self.tokens),
-            "updates": float(record.learn.stepped),
+            "stepped": float(record.learn.stepped),
             "pass_rate": _mean(rate),
             "informative_realised": _mean(flag),
             "informative_predicted": _mean(informative),

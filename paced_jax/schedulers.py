@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fade_jax import hyperparameters, loadings, presets
+from fade_jax.pool_loadings import PoolLoadings
 from fade_jax.selectors import weighted
 from fade_jax.trackers import oracle
 from fade_jax.types import Scheduler
@@ -125,7 +126,10 @@ def make(
     if name == "mopps":
         return LiveScheduler(presets.mopps(num_prompts, **plan), False)
     if name == "fade":
-        hyper = live_hyperparameters(setup.loadings.shape[-1]) if hyper is None else hyper
+        if hyper is None:
+            given = setup.loadings
+            laid_out = isinstance(given, PoolLoadings)
+            hyper = live_hyperparameters(given.features.shape[0] if laid_out else given.shape[1])
         return LiveScheduler(
             presets.fade(setup.loadings, hyper, selector=fade_selector, **plan), False
         )

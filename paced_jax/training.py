@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
+from fade_jax.utility import check_group_size
 from paced_jax import admit, off_policy, optimizers, partition, pieces, replay, schedulers
 from paced_jax.learning import LearnOptions
 from paced_jax.objectives import (
@@ -30,7 +31,7 @@ from paced_jax.objectives import (
     vargrad,
 )
 from paced_jax.pieces import Setup
-from paced_jax.policy.base_policies import BasePolicy, load_base_policy
+from paced_jax.policy.base_policies import BasePolicy, known_policies, load_base_policy
 from paced_jax.policy.forward import prompt_embeddings
 from paced_jax.tasks.skill_pool import SkillPools, build_pool
 from paced_jax.tasks.tokens import EOS
@@ -114,8 +115,12 @@ class TrainConfig:
             raise ValueError(
                 f"num_prompts must be at most num_train = {self.num_train}, got {self.num_prompts}"
             )
-        if self.group_size < 2:
-            raise ValueError(f"group_size must be at least 2, got {self.group_size}")
+        check_group_size(self.group_size)
+        for name in ("seed", "pool_seed"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be in 0..2^31 - 1, got {getattr(self, name)}")
+        if self.policy not in known_policies():
+            raise ValueError(f"policy: must be one of {known_policies()}, got {self.policy!r}")
         if self.iterations % self.chunk:
             raise ValueError(
                 f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
@@ -239,10 +244,7 @@ class Ground(NamedTuple):
 
 def prepare_ground(config: TrainConfig) -> Ground:
     """Loads the policy, builds the pools, embeds the training prompts once."""
-    try:
-        base = load_base_policy(config.policy)
-    except ValueError as error:
-        raise ValueError(f"policy: {error}") from None
+    base = load_base_policy(config.policy)
     pools = build_pool(config.pool_seed, num_train=config.num_train)
     embed = jax.jit(partial(prompt_embeddings, base.graphdef))
     raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)

@@ -17,6 +17,21 @@ PRECISION = jax.lax.Precision.HIGHEST
 """Of every product: by default GPUs and TPUs would round float32 factors to 10 or 7 bits."""
 
 
+def wide_product(spec: str, a: Array, b: Array) -> Array:
+    """Einsum of two arrays, summed in at least float32.
+
+    Accelerators multiply narrow factors and widen the sum; XLA's CPU backend has no such product
+    for batches of bfloat16, so there the factors are widened first.
+    """
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    product = functools.partial(jnp.einsum, spec, precision=PRECISION, preferred_element_type=wide)
+    if a.dtype == wide:
+        return product(a, b)
+    return jax.lax.platform_dependent(
+        a, b, cpu=lambda a, b: product(a.astype(wide), b.astype(wide)), default=product
+    )
+
+
 def causal(mask: Bool[Array, "B S"]) -> Bool[Array, "B S S"]:
     """[b, i, j]: whether token i sees token j, that is j <= i and mask[b, j]."""
     return jnp.tri(mask.shape[1], dtype=bool)[None] & mask[:, None]
@@ -92,15 +107,11 @@ def _scores(queries, keys, wide):
     if queries.shape[1] == 1:
         query = queries[:, 0, :, :, :, None].astype(wide)
         return (query * keys[:, :, None].astype(wide)).sum(axis=-2)[:, :, :, None]
-    return jnp.einsum(
-        "bskgh,bkhc->bkgsc", queries, keys, precision=PRECISION, preferred_element_type=wide
-    )
+    return wide_product("bskgh,bkhc->bkgsc", queries, keys)
 
 
 def _mix(weights, values, wide):
     if weights.shape[3] == 1:
         weight = weights[:, :, :, 0, :, None].astype(wide)
         return (weight * values[:, :, None].astype(wide)).sum(axis=-2)[:, None]
-    return jnp.einsum(
-        "bkgsc,bkch->bskgh", weights, values, precision=PRECISION, preferred_element_type=wide
-    )
+    return wide_product("bkgsc,bkch->bskgh", weights, values)

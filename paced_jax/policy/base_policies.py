@@ -1,7 +1,7 @@
 """Small base policies shipped as package data: weights in npz, how they were made in JSON.
 
-Weights are float16 on disk and float32 in memory; what the metadata says was measured on the
-reloaded weights. No pickle.
+Shipped weights are float16 on disk and float32 in memory; what the metadata says was measured on
+the reloaded weights. No pickle.
 """
 
 import dataclasses
@@ -40,7 +40,13 @@ def _flatten(params: Params) -> dict[str, Any]:
 
 
 def save_base_policy(
-    directory: Path, name: str, config: DecoderConfig, params: Params, metadata: dict[str, Any]
+    directory: Path,
+    name: str,
+    config: DecoderConfig,
+    params: Params,
+    metadata: dict[str, Any],
+    *,
+    dtype: str = "float16",
 ) -> None:
     """Writes `name.npz` and `name.json`.
 
@@ -48,21 +54,27 @@ def save_base_policy(
         directory: made if missing.
         name: of the policy.
         config: of the decoder; stored beside metadata.
-        params: float arrays, stored as float16.
+        params: float arrays.
         metadata: JSON values.
+        dtype: of the stored arrays; "float32" keeps a trained policy exactly.
 
     Raises:
-        ValueError: if a parameter does not fit float16, naming it.
+        ValueError: if a parameter does not fit dtype, naming it.
     """
     stored = {}
     for key, leaf in _flatten(params).items():
-        if not np.abs(np.asarray(leaf)).max() < np.finfo(np.float16).max:
-            raise ValueError(f"parameter {key} does not fit float16")
-        stored[key] = np.asarray(leaf).astype(np.float16)
+        if not np.abs(np.asarray(leaf)).max() < np.finfo(dtype).max:
+            raise ValueError(f"parameter {key} does not fit {dtype}")
+        stored[key] = np.asarray(leaf).astype(dtype)
     directory.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(directory / f"{name}.npz", **stored)
     content = {"decoder": dataclasses.asdict(config), **metadata}
     (directory / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def known_policies(directory: Path = WEIGHTS) -> list[str]:
+    """Names of the policies in a directory, by default the shipped ones."""
+    return sorted(path.stem for path in directory.glob("*.npz"))
 
 
 def load_base_policy(name: str, directory: Path = WEIGHTS) -> BasePolicy:
@@ -83,7 +95,7 @@ def load_base_policy(name: str, directory: Path = WEIGHTS) -> BasePolicy:
         >>> load_base_policy("tiny").params["embedding"].shape
         (24, 64)
     """
-    known = sorted(path.stem for path in directory.glob("*.npz"))
+    known = known_policies(directory)
     if name not in known:
         raise ValueError(f"name must be one of {known}, got {name!r}")
     metadata = json.loads((directory / f"{name}.json").read_text())

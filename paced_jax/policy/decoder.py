@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from paced_jax.policy.attention import PRECISION, Context, KeyValues, attend, causal
+from paced_jax.policy.attention import Context, KeyValues, attend, causal, wide_product
 from paced_jax.policy.block import Block, norm
 from paced_jax.policy.config import DecoderConfig
 
@@ -165,13 +165,7 @@ class Decoder(nnx.Module):
     def logits(self, states: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Output head, at least float32."""
         head = self.embedding[...].T if self.config.tie_embeddings else self.head[...]
-        wide = jnp.promote_types(self.config.dtype, jnp.float32)
-        return jnp.matmul(
-            states,
-            head.astype(states.dtype),
-            precision=PRECISION,
-            preferred_element_type=wide,
-        )
+        return wide_product("...d,dv->...v", states, head.astype(states.dtype))
 
 
 def abstract(config: DecoderConfig) -> tuple[GraphDef, Params]:

@@ -148,7 +148,7 @@ def test_quickstart_from_end_to_end(tmp_path):
     assert again == results
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
     # and refused when it holds something else
-    with pytest.raises(ValueError, match="another configuration"):
+    with pytest.raises(ValueError, match=r"another run \(iterations\)"):
         quickstart.main(
             quickstart.Config(
                 methods=("uniform",), seeds=(0,), iterations=10, out=tmp_path, watch=WATCH
@@ -180,6 +180,7 @@ def test_train_from_end_to_end(tmp_path):
     stored = json.loads((tmp_path / "results.json").read_text())
     assert stored["config"]["loadings"] == "skill" and stored["summary"]["updates"] >= 1
     trained, base = load_base_policy("policy", tmp_path), load_base_policy("tiny")
+    assert trained.params["embedding"].dtype == np.float32
     moved = np.abs(np.asarray(trained.params["embedding"]) - np.asarray(base.params["embedding"]))
     assert 0 < moved.max() < 0.1
 
@@ -189,6 +190,29 @@ def test_train_from_end_to_end(tmp_path):
     assert not (tmp_path / "none").exists()
     for piece in piece_timings.PIECES:
         assert estimate[f"{piece}_seconds"] > 0
+
+
+def test_looking_between_chunks_is_refused_before_anything_is_written(tmp_path):
+    config = train.Config(out=tmp_path / "none", watch=live_run.Watch(eval_every=15))
+    with pytest.raises(ValueError, match="eval_every must be a multiple of chunk = 10, got 15"):
+        train.main(config)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_stored_run_of_something_else_is_refused_by_name(tmp_path):
+    config, watch = TrainConfig(), live_run.Watch()
+    stored = live_run.identity(config, watch)
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    live_run.check_same(tmp_path, config, watch)
+    for other, look, part in (
+        (dataclasses.replace(config, seed=1), watch, r"run \(seed\)"),
+        (config, dataclasses.replace(watch, eval_every=10), r"watch \(eval_every\)"),
+    ):
+        with pytest.raises(ValueError, match=f"holds a run of another {part}"):
+            live_run.check_same(tmp_path, other, look)
+    (tmp_path / "config.json").write_text(json.dumps(stored | {"format": 1}))
+    with pytest.raises(ValueError, match="another format"):
+        live_run.check_same(tmp_path, config, watch)
 
 
 def test_training_part_keeps_every_field():

@@ -100,11 +100,15 @@ def test_verdicts_from_the_host_give_the_same_run():
     assert_same(inside, state, tolerance=1e-6)
     with pytest.raises(ValueError, match="verify"):
         driver.iterate(outside(constants), constants, start(outside, constants))
-    for bad in ({"chunk": 2}, {"chunk": 1, "seeds": True}):
+    for chunk, seeds in ((2, False), (1, True)):
         with pytest.raises(ValueError, match="host_verify"):
-            driver.compile_step(outside, host_verify=judge, **bad)
+            driver.compile_step(outside, host_verify=judge, chunk=chunk, seeds=seeds)
     with pytest.raises(ValueError, match="chunk"):
         driver.compile_step(outside, chunk=0)
+    for wrong in (np.zeros(BUDGET - 1), np.zeros((BUDGET, 1))):
+        short = driver.compile_step(outside, chunk=1, host_verify=lambda c, r, wrong=wrong: wrong)
+        with pytest.raises(ValueError, match=r"host_verify must return verdicts \(12,\)"):
+            short(constants, start(outside, constants))
 
 
 def test_every_iteration_spends_exactly_the_budget_on_distinct_prompts():
@@ -177,7 +181,7 @@ def test_an_impossible_verdict_raises_and_leaves_the_last_good_state(spoil, word
     message = str(caught.value)
     assert words in message and "iteration 3, prompt" in message
     assert int(message.split("prompt ")[1].split(":")[0]) == ids[0]
-    assert_same(good, caught.value.state._replace(fault=good.fault))
+    assert_same(good, caught.value.state)
     assert int(after.iteration) == 4
 
 
@@ -185,7 +189,25 @@ def test_a_learner_that_is_not_finite_raises_and_leaves_the_last_good_state():
     with pytest.raises(driver.DriverFault, match=r"iteration 2, prompt 7: .*not finite") as caught:
         play(make(bad_learner_at=2), 8, chunk=8)
     good, _ = play(make(), 2, chunk=2)
-    assert_same(good, caught.value.state._replace(fault=good.fault))
+    assert_same(good, caught.value.state)
+
+
+def test_the_good_iterations_before_a_fault_are_kept_and_the_run_goes_on():
+    constants, seen = setup(), []
+
+    def between(state, record):
+        seen.extend(record.iteration[record.live].tolist())
+        return state
+
+    bad, good = make(spoil_iteration=3), make()
+    step = driver.compile_step(bad, chunk=5)
+    with pytest.raises(driver.DriverFault) as caught:
+        driver.run(step, constants, start(bad, constants), iterations=10, between=between)
+    assert seen == [0, 1, 2]
+    healed = driver.compile_step(good, chunk=5)
+    after = driver.run(healed, constants, caught.value.state, iterations=8)
+    whole, _ = play(good, 8, chunk=1)
+    assert_same(whole, after)
 
 
 def test_a_fault_of_one_seed_is_found_among_many():

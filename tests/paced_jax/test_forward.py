@@ -1,6 +1,7 @@
 """Teacher forcing and prompt embeddings against full-sequence logits."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from paced_jax.policy import forward as forward_module
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.decoder import abstract
 from paced_jax.policy.forward import logits, prompt_embeddings, sequence_log_probs
+from paced_jax.policy.sampling import sample
 
 CONFIG = DecoderConfig(
     vocab_size=9,
@@ -137,3 +139,33 @@ def test_prompt_embeddings_are_means_over_real_tokens():
     want = [states[i][np.asarray(mask[i])].mean(axis=0) for i in range(3)]
     np.testing.assert_allclose(got, np.stack(want), atol=1e-5)
     assert got.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_activations_can_be_sampled_scored_and_differentiated(dtype):
+    graphdef, params = random_policy(dataclasses.replace(CONFIG, dtype=dtype))
+    exact, _ = random_policy(CONFIG)
+    prompt = jnp.asarray([[1, 4, 3], [1, 5, 6]], jnp.int32)
+    mask, group = jnp.ones((2, 3), bool), jnp.asarray([0, 0, 1, 1], jnp.int32)
+    draw = jax.jit(functools.partial(sample, graphdef, max_tokens=4, eos_id=2))
+    samples = draw(params, prompt, mask, group, jax.random.key(0))
+
+    def total(params, graphdef):
+        stats = sequence_log_probs(
+            graphdef, params, prompt, mask, group, samples.tokens, samples.action_mask
+        )
+        return stats.log_probs.sum(), stats.log_probs
+
+    score = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
+    (_, log_probs), gradient = score(params, graphdef)
+    (_, wide), true_gradient = score(params, exact)
+    assert log_probs.dtype == jnp.float32
+    # A narrow type keeps 8 (bfloat16) or 11 bits; log-probabilities are sums of a dozen roundings.
+    tolerance = 0.2 if dtype == "bfloat16" else 0.03
+    np.testing.assert_allclose(log_probs, wide, atol=tolerance)
+    np.testing.assert_allclose(log_probs, samples.log_probs, atol=tolerance)
+    got, want = (
+        jnp.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (gradient, true_gradient)
+    )
+    cosine = (got @ want) / (jnp.linalg.norm(got) * jnp.linalg.norm(want))
+    assert cosine > 0.98

@@ -305,6 +305,6 @@ def test_a_policy_that_is_not_a_number_is_named_and_kept(scheduler):
     bad = host(state._replace(learner=learner))
     with pytest.raises(driver.DriverFault, match=r"iteration 0, prompt \d+: .*finite") as caught:
         play(compiled(scheduler, 4), setup, state._replace(learner=learner), 4)
-    prompt = int(caught.value.state.fault.prompt_id)
+    prompt = int(str(caught.value).split("prompt ")[1].split(":")[0])
     assert prompt in stepped(scheduler).records.observation.prompt_ids[0]
     assert_kept(caught.value.state, bad)

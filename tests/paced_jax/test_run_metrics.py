@@ -77,7 +77,7 @@ def test_figures_by_hand():
     expected = learnt | {
         "rollouts": 12,
         "tokens": 40,
-        "updates": 1,
+        "stepped": 1,
         "pass_rate": (1 / 4 + 1 + 0) / 3,
         "informative_realised": 1 / 3,
         "informative_predicted": 2 / 3,
@@ -102,7 +102,7 @@ def test_figures_by_hand():
     expected = {
         "rollouts": 20,
         "tokens": 71,
-        "updates": 0,
+        "stepped": 0,
         "pass_rate": 1 / 4,
         "informative_realised": 1 / 2,
         "informative_predicted": 1 / 2,
