@@ -163,7 +163,13 @@ def absorb(
 
     fault = _first_fault(state.fault, bad_row, report.bad_prompt, observation)
     live = fault.prompt_id < 0
-    new = (seen, chosen, admitted, state.iteration + 1, state.updates + report.stepped)
+    new = (
+        seen,
+        chosen,
+        admitted,
+        state.iteration + 1,
+        state.updates + report.stepped.astype(jnp.int32),
+    )
     old = (state.tracker, state.selector, state.admit, state.iteration, state.updates)
     seen, chosen, admitted, iteration, updates = jax.tree.map(
         lambda new, old: jnp.where(live, new, old), new, old

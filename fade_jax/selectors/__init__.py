@@ -1,5 +1,31 @@
 """Which prompts get the rollouts of one iteration, given what a tracker believes."""
 
-from fade_jax.selectors import equal_groups, sizes, thompson, top_m, uniform, weighted
+from fade_jax.selectors import (
+    allocation,
+    cdas,
+    curriculum,
+    equal_groups,
+    sizes,
+    skip,
+    thompson,
+    threshold,
+    top_m,
+    uniform,
+    warm_up,
+    weighted,
+)
 
-__all__ = ["equal_groups", "sizes", "thompson", "top_m", "uniform", "weighted"]
+__all__ = [
+    "allocation",
+    "cdas",
+    "curriculum",
+    "equal_groups",
+    "sizes",
+    "skip",
+    "thompson",
+    "threshold",
+    "top_m",
+    "uniform",
+    "warm_up",
+    "weighted",
+]

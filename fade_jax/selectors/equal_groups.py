@@ -48,14 +48,31 @@ def best(plan: Plan, scores: Float[Array, " N"], key: Key[Array, ""]) -> Int[Arr
         ranks = jnp.full_like(scores, -jnp.inf).at[drawn].set(scores[drawn])
     if floored:
         sources = jnp.asarray(plan.sources)
-        favoured = _best_of_source(sources, scores, plan.source_floor, next(noise))
+        favoured = best_of_source(sources, scores, plan.source_floor, next(noise))
         ranks = jnp.where(favoured, jnp.inf, ranks)
     ranked = plan.groups - plan.explored
-    chosen = _largest(ranks, ranked, ties) if ranked else jnp.zeros(0, jnp.int32)
+    chosen = largest_at_random(ranks, ranked, ties) if ranked else jnp.zeros(0, jnp.int32)
     if plan.explored:
         rest = next(noise).at[chosen].set(-jnp.inf)
         chosen = jnp.concatenate([chosen, largest(rest, plan.explored)])
     return chosen
+
+
+def best_first(
+    plan: Plan, prompt_ids: Int[Array, " C"], scores: Float[Array, " N"]
+) -> Int[Array, " C"]:
+    """Sorts what `best` has chosen by score; the explored prompts stay last.
+
+    Args:
+        plan: sizes.
+        prompt_ids: [C] from `best`.
+        scores: [N], higher is better.
+
+    Returns:
+        [C] the same ids.
+    """
+    by_score, explored = jnp.split(prompt_ids, [plan.groups - plan.explored])
+    return jnp.concatenate([by_score[jnp.argsort(-scores[by_score])], explored])
 
 
 def fill(
@@ -85,7 +102,7 @@ def fill(
     return Selection(ids, sizes), info
 
 
-def _largest(
+def largest_at_random(
     ranks: Float[Array, " N"], count: int, noise: Float[Array, " N"]
 ) -> Int[Array, " count"]:
     """The largest; who gets the last places is drawn among those that tie for them.
@@ -101,7 +118,7 @@ def _largest(
     return largest(jnp.where(among & (ranks > cutoff), 2.0, tied), count)
 
 
-def _best_of_source(
+def best_of_source(
     sources: Int[Array, " N"], scores: Float[Array, " N"], count: int, noise: Float[Array, " N"]
 ) -> Bool[Array, " N"]:
     """Flags the `count` best prompts of every source, ties at random."""

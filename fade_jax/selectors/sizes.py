@@ -147,6 +147,12 @@ def check_positive(field: str, value: Any) -> None:
         raise ValueError(f"{field} must be > 0, got {value}")
 
 
+def check_not_negative(field: str, value: Any) -> None:
+    """Refuses a concrete value that is not >= 0, naming the field; a traced one passes."""
+    if not isinstance(value, Tracer) and not float(value) >= 0:
+        raise ValueError(f"{field} must be >= 0, got {value}")
+
+
 def _whole(field: str, value: Any) -> int:
     try:
         return operator.index(value)
