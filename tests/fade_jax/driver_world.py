@@ -59,7 +59,8 @@ def make(
     def build_scheduler():
         if scheduler == "uniform":
             tracker = discounted_beta.build(NUM_PROMPTS)
-            build, more = uniform.build, {}
+            build: Any = uniform.build
+            more: dict[str, Any] = {}
         else:
             tracker = logit_kalman.build(NUM_PROMPTS)
             build, more = top_m.build, {"exploration": 0.4}

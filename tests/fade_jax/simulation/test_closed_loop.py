@@ -79,7 +79,7 @@ def test_training_raises_pass_rates_and_without_learning_nothing_moves():
 
 
 def test_loadings_that_say_something_help_and_shuffled_ones_do_not():
-    skilled = {"ability_sd": 2.0, "difficulty_sd": 0.7}  # most of a logit is skill
+    skilled: dict[str, Any] = {"ability_sd": 2.0, "difficulty_sd": 0.7}  # most of a logit is skill
     known = {
         kind: float(simulate(fade(kind), **skilled)[2].pass_rate_rmse[:, 10:].mean())
         for kind in ("informative", "shuffled")
