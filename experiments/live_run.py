@@ -123,6 +123,7 @@ def compiled_step(run: Run, state: RunState) -> tuple[driver.Step, float]:
 
 def execute(
     bench: Bench,
+    label: str,
     configs: list[TrainConfig],
     folders: list[Path],
     advance: Callable[[str, int], None],
@@ -132,6 +133,7 @@ def execute(
 
     Args:
         bench: compiled functions of their ground.
+        label: of the method, for people.
         configs: of the runs.
         folders: of each run; one that is finished is read, not run.
         advance: `(what is happening, iterations just done)`, for a progress bar.
@@ -146,23 +148,25 @@ def execute(
         done = folder / "summary.json"
         if done.exists():
             check_same(folder, config, bench.watch)
-            advance(f"{config.scheduler}, seed {config.seed}: done before", config.iterations)
+            advance(f"{label}, seed {config.seed}: done before", config.iterations)
             summaries.append(json.loads(done.read_text()))
             continue
         run = prepare(config, bench.ground)
         state = run.init(run.setup, jax.random.key(config.seed))
         compile_seconds = 0.0
         if step is None:
-            advance(f"{config.scheduler}: compiling", 0)
+            advance(f"{label}: compiling", 0)
             step, compile_seconds = compiled_step(run, state)
-        summary, policy = _run_one(bench, run, step, state, folder, advance)
+        summary, policy = _run_one(
+            bench, run, step, state, folder, partial(advance, f"{label}, seed {config.seed}")
+        )
         keep(policy)
         summary["compile_seconds"] = compile_seconds
         run_folder.write_json(done, summary)
         summaries.append(summary)
         if not run_folder.console.is_terminal:  # where no progress bar shows
             run_folder.console.print(
-                f"{config.scheduler}, seed {config.seed}: effective groups"
+                f"{label}, seed {config.seed}: effective groups"
                 f" {summary['informative_realised']:.3f}, validation pass rate"
                 f" {summary['validation'][-1]['pass_at_1']:.3f}"
             )
@@ -212,7 +216,6 @@ def _run_one(
     groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
     curve: list[dict[str, float]] = []
     learnt: list[dict[str, float]] = []
-    name = f"{config.scheduler}, seed {config.seed}"
     clock: dict[str, Any] = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
     piece_seconds = piece_timings.piece_seconds(run, state) if watch.profile else {}
 
@@ -252,12 +255,12 @@ def _run_one(
             done = int(state.iteration)
             if done % watch.eval_every == 0 or done >= config.iterations:
                 look(state, done)
-            advance(name, config.chunk)
+            advance(config.chunk)
             state = _tell(bench, run, state, clock)
             clock["started"] = time.perf_counter()
             return state
 
-        advance(name, 0)
+        advance(0)
         look(state, 0)
         state = _tell(bench, run, state, clock)
         clock["started"] = time.perf_counter()

@@ -81,7 +81,7 @@ def main(config: Config) -> dict[str, Any]:
                 dataclasses.replace(setting, seed=seed, **METHODS[name]) for seed in config.seeds
             ]
             folders = [folder / "runs" / name / f"seed_{seed}" for seed in config.seeds]
-            runs[name] = live_run.execute(bench, configs, folders, advance)
+            runs[name] = live_run.execute(bench, name, configs, folders, advance)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
     drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)

@@ -68,7 +68,7 @@ def main(config: Config) -> dict[str, Any]:
         for name in ("uniform", "oracle"):
             configs = [dataclasses.replace(base, scheduler=name, seed=s) for s in config.seeds]
             folders = [folder / "runs" / name / f"seed_{s}" for s in config.seeds]
-            runs[name] = live_run.execute(bench, configs, folders, advance)
+            runs[name] = live_run.execute(bench, name, configs, folders, advance)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})
     header = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")

@@ -112,7 +112,9 @@ def main(config: Config) -> dict[str, Any]:
         def advance(what: str, done: int) -> None:
             progress.update(task, advance=done, description=what)
 
-        (summary,) = live_run.execute(bench, [training], [folder / "run"], advance, keep=keep)
+        (summary,) = live_run.execute(
+            bench, training.scheduler, [training], [folder / "run"], advance, keep=keep
+        )
     run_folder.save_results(folder, config, {"summary": summary})
     report(folder, summary)
     return summary

@@ -18,10 +18,14 @@ from fade_jax.types import Scheduler
 from paced_jax import paced_tracker, partition
 from paced_jax.types import check_choice
 
-SchedulerName: TypeAlias = Literal["uniform", "mopps", "fade", "paced", "oracle"]
-"""`oracle` is told the true pass rate of every skill and length between chunks, by rollouts that
-are not charged, and draws prompts in proportion to P(informative): the best of them alone would all
-be of one skill and length."""
+PerPromptName: TypeAlias = Literal[
+    "uniform", "mopps", "mapp", "dps", "kgps", "greso", "adarft", "cdas"
+]
+FadeName: TypeAlias = Literal["fade", "fade_pg", "fade_k0"]
+SchedulerName: TypeAlias = Literal[PerPromptName, FadeName, "paced", "oracle"]
+"""The presets of `fade_jax.presets`; `paced` reads the trainer's V. `oracle` is told the true pass
+rate of every skill and length between chunks, by rollouts that are not charged, and draws prompts
+in proportion to P(informative): the best of them alone would all be of one skill and length."""
 
 FadeSelector: TypeAlias = Literal["top_m", "weighted", "thompson"]
 """How FADE chooses by P(informative), see `presets.fade`."""
@@ -121,18 +125,13 @@ def make(
     plan: dict[str, Any] = {"budget": budget, "group_size": group_size}
     if exploration is not None and name != "uniform":
         plan["exploration"] = exploration
-    if name == "uniform":
-        return LiveScheduler(presets.uniform(num_prompts, **plan), False)
-    if name == "mopps":
-        return LiveScheduler(presets.mopps(num_prompts, **plan), False)
-    if name == "fade":
-        if hyper is None:
-            given = setup.loadings
-            laid_out = isinstance(given, PoolLoadings)
-            hyper = live_hyperparameters(given.features.shape[0] if laid_out else given.shape[1])
-        return LiveScheduler(
-            presets.fade(setup.loadings, hyper, selector=fade_selector, **plan), False
-        )
+    if name in get_args(PerPromptName):
+        return LiveScheduler(getattr(presets, name)(num_prompts, **plan), False)
+    if name in get_args(FadeName):
+        given = num_prompts if name == "fade_k0" else setup.loadings
+        hyper = live_hyperparameters(_num_skills(given)) if hyper is None else hyper
+        build = getattr(presets, name)
+        return LiveScheduler(build(given, hyper, selector=fade_selector, **plan), False)
     if name == "oracle":
         tracker = oracle.build(jnp.full(num_prompts, 0.5))
         plan = {"exploration": 0.0} | plan
@@ -142,6 +141,13 @@ def make(
     head = partition.init(jax.random.key(0), num_features)
     tracker = paced_tracker.build(setup.embeddings, head)
     return LiveScheduler(presets.paced(tracker, target, num_prompts=num_prompts, **plan), True)
+
+
+def _num_skills(given: Any) -> int:
+    """K of loadings [N, K], of their layout, or of none at all."""
+    if isinstance(given, PoolLoadings):
+        return given.features.shape[0]
+    return 0 if isinstance(given, int) else given.shape[1]
 
 
 def tell_oracle(

@@ -145,11 +145,11 @@ class TrainConfig:
 
     def _effects(self) -> dict[str, bool]:
         """Whether each option that is not always used is used here."""
-        fade = self.scheduler == "fade"
+        fade = self.scheduler in ("fade", "fade_pg")
         return {
             "loadings": fade,
             "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
-            "fade_selector": fade,
+            "fade_selector": fade or self.scheduler == "fade_k0",
             "target": self.scheduler == "paced",
             "exploration": self.scheduler != "uniform",
             "beta": self.objective in BALANCE,
@@ -294,7 +294,7 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         else objective.kl != "none"
     )
     loadings: Any = ()
-    if config.scheduler == "fade":
+    if config.scheduler in ("fade", "fade_pg"):
         loadings = jnp.asarray(
             schedulers.prompt_loadings(
                 config.loadings,

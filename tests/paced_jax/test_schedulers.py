@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def quick_compiler() -> Iterator[None]:
         yield
 
 
-NAMES: list[Any] = ["uniform", "mopps", "fade", "paced", "oracle"]
+NAMES: list[Any] = list(get_args(schedulers.SchedulerName))
 
 
 def choices(live, tracker_state=None, draws=8):

@@ -133,7 +133,7 @@ def test_a_ground_of_something_else_is_refused():
 
 
 def test_replay_goes_with_the_scheduler_unless_said():
-    names: list[Any] = ["uniform", "mopps", "fade", "paced", "oracle"]
+    names: list[Any] = ["uniform", "mopps", "greso", "fade", "fade_pg", "paced", "oracle"]
     assert [config(scheduler=n).uses_replay for n in names] == [n == "paced" for n in names]
     assert all(config(scheduler=n, replay="on").uses_replay for n in names)
     assert not config(scheduler="paced", replay="off").uses_replay
