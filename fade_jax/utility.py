@@ -107,10 +107,20 @@ def informative_beta(
     total = alpha + beta
     right = wrong = alpha / total * (beta / (total + 1))  # E[p (1-p)], both ways round
     value = jnp.zeros_like(alpha) + 0 * size  # NaN for an unknown size
-    for n in range(1, size if isinstance(size, int) else MAX_GROUP_SIZE):
-        value += jnp.where(n < size, right + wrong, 0.0)
-        right *= (alpha + n) / (total + (n + 1))
-        wrong *= (beta + n) / (total + (n + 1))
+
+    def term(n, sums):
+        value, right, wrong = sums
+        n = jnp.asarray(n, alpha.dtype)
+        value = value + jnp.where(n < size, right + wrong, 0.0)
+        return value, right * (alpha + n) / (total + n + 1), wrong * (beta + n) / (total + n + 1)
+
+    sums = (value, right, wrong)
+    if isinstance(size, int):
+        for n in range(1, size):
+            sums = term(n, sums)
+    else:  # a loop: 63 terms written out take seconds to compile
+        sums = jax.lax.fori_loop(1, MAX_GROUP_SIZE, term, sums)
+    value = sums[0]
     return jnp.minimum(value, _bound(size))
 
 
