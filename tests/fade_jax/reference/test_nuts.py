@@ -92,3 +92,18 @@ def test_untrustworthy_chains_are_refused():
     for r_hat in (1.01, np.nan):
         with pytest.raises(nuts.SamplingError, match="R-hat"):
             nuts.require_agreement(fine, r_hat, 1.01)
+
+
+def test_nuts_refuses_a_run_that_has_not_converged():
+    with pytest.raises(nuts.SamplingError, match="R-hat"):
+        nuts.static(
+            jax.random.key(0),
+            np.ones((1, 1)),
+            np.array([3.0]),
+            np.array([8.0]),
+            ability=(np.zeros(1), np.ones((1, 1))),
+            intercept=(np.zeros(1), np.ones(1)),
+            num_warmup=5,
+            num_samples=10,
+            max_r_hat=1.0,
+        )
