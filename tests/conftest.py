@@ -11,3 +11,10 @@ def x64():
     """Runs a test in float64 and restores float32 afterwards."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_programs_pile_up():
+    """Drops compiled programs after each file: a whole run would keep gigabytes of them."""
+    yield
+    jax.clear_caches()

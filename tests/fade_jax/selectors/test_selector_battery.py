@@ -39,7 +39,8 @@ from fade_jax.trackers import cdas as cdas_tracker
 from fade_jax.trackers import discounted_beta, ema, logit_kalman, markov, oracle
 from fade_jax.types import Observation, Tracker
 
-pytestmark = pytest.mark.standard_promotion  # the driver mixes flags and counts
+# The driver mixes flags and counts; every tracker is compiled with every selector.
+pytestmark = [pytest.mark.standard_promotion, pytest.mark.slow]
 
 
 def told(num_prompts):
