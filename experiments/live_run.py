@@ -173,6 +173,35 @@ def execute(
     return summaries
 
 
+def execute_methods(
+    bench: Bench,
+    folder: Path,
+    setting: TrainConfig,
+    methods: dict[str, dict[str, Any]],
+    seeds: tuple[int, ...],
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs every method on every seed, under a progress bar.
+
+    Args:
+        bench: compiled functions of the setting's ground.
+        folder: of the experiment; runs go to `runs/<method>/seed_<seed>`.
+        setting: what the methods have in common.
+        methods: what each of them changes in it.
+        seeds: of each.
+
+    Returns:
+        The summaries of every seed by method.
+    """
+    runs = {}
+    total = len(methods) * len(seeds) * setting.iterations
+    with run_folder.task(folder.name, total) as advance:
+        for name, changes in methods.items():
+            configs = [dataclasses.replace(setting, seed=seed, **changes) for seed in seeds]
+            folders = [folder / "runs" / name / f"seed_{seed}" for seed in seeds]
+            runs[name] = execute(bench, name, configs, folders, advance)
+    return runs
+
+
 def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
     """What a stored run must have in common with a wanted one to stand in for it."""
     return {
@@ -306,35 +335,6 @@ def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -
     problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
     result = bench.evaluate(policy, problems, key, group_size=group_size)
     return evaluation.summarise(jax.device_get(result), pool.skill, pool.length)
-
-
-def time_chunk(run: Run) -> dict[str, float]:
-    """Compiles a chunk and times the second one: seconds, and tokens an iteration."""
-    state = run.init(run.setup, jax.random.key(run.config.seed))
-    step, compile_seconds = compiled_step(run, state)
-    state, _ = step(run.setup, state)
-    jax.block_until_ready(state)
-    started = time.perf_counter()
-    state, records = jax.block_until_ready(step(run.setup, state))
-    return {
-        "compile_seconds": compile_seconds,
-        "chunk_seconds": time.perf_counter() - started,
-        "tokens_per_iteration": float(np.mean(records.sample_metrics.tokens)),
-    }
-
-
-def time_evaluation(bench: Bench, run: Run) -> float:
-    """Seconds of one look at the validation prompts, compile time apart."""
-    for _ in range(2):
-        started = time.perf_counter()
-        evaluate_pool(
-            bench,
-            run.base.params,
-            run.pools.validation,
-            jax.random.key(0),
-            bench.watch.eval_group_size,
-        )
-    return time.perf_counter() - started
 
 
 def _tell(bench: Bench, run: Run, state: RunState, clock) -> RunState:

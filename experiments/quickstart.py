@@ -68,20 +68,8 @@ def main(config: Config) -> dict[str, Any]:
         f" iterations of {setting.budget} rollouts; results in {folder}"
     )
     bench = live_run.open_bench(setting, config.watch)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    with run_folder.progress() as progress:
-        total = len(config.methods) * len(config.seeds) * config.iterations
-        task = progress.add_task("quickstart", total=total)
-
-        def advance(what: str, done: int) -> None:
-            progress.update(task, advance=done, description=what)
-
-        for name in config.methods:
-            configs = [
-                dataclasses.replace(setting, seed=seed, **METHODS[name]) for seed in config.seeds
-            ]
-            folders = [folder / "runs" / name / f"seed_{seed}" for seed in config.seeds]
-            runs[name] = live_run.execute(bench, name, configs, folders, advance)
+    methods = {name: METHODS[name] for name in config.methods}
+    runs = live_run.execute_methods(bench, folder, setting, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
     drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)

@@ -75,7 +75,7 @@ def fade_hyperparameters(params: Params, num_skills: int) -> hyperparameters.Hyp
 def _fade(rule: MomentRule, loadings: str) -> Callable[[Params, Pool], Tracker]:
     def build(params: Params, pool: Pool) -> Tracker:
         laid_out = pool.loadings[loadings]
-        hyper = fade_hyperparameters(params, laid_out.features.shape[0])
+        hyper = fade_hyperparameters(params, laid_out.num_skills)
         return ability_difficulty.build(laid_out, hyper, rule=rule)
 
     return build

@@ -166,7 +166,7 @@ def _abilities(path: Path, table: Any, params: dict[str, float], pool: Pool) -> 
     """The filter's abilities over the run, and what hindsight says of them."""
     kind = "text" if "text" in pool.loadings else "constant"
     loadings = pool.loadings[kind]
-    num_skills = loadings.features.shape[0]
+    num_skills = loadings.num_skills
     ids = jnp.arange(pool.num_prompts, dtype=jnp.int32)
 
     @jax.jit

@@ -4,6 +4,7 @@
 number, `report.md` the same to be read, beside figures as PNG.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -12,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,11 @@ def progress() -> Progress:
         console=console,
         disable=not sys.stderr.isatty() and not console.is_terminal,
     )
+
+
+@contextlib.contextmanager
+def task(description: str, total: int) -> Iterator[Callable[[str, int], None]]:
+    """A progress bar of one task; gives `(what is happening, how much was just done)`."""
+    with progress() as bar:
+        number = bar.add_task(description, total=total)
+        yield lambda what, done: bar.update(number, advance=done, description=what)

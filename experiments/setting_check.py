@@ -15,7 +15,7 @@ import numpy as np
 import tyro
 
 from experiments import intervals, live_run, run_folder
-from experiments.settings import SETTINGS
+from experiments.settings import METHODS, SETTINGS
 
 RATIO = 1.5
 """The oracle must find at least so many times as many informative groups as uniform choice."""
@@ -58,17 +58,8 @@ def main(config: Config) -> dict[str, Any]:
     live_run.check_cadence(base, config.watch)
     folder = run_folder.open_folder("setting_check", config.out, config)
     bench = live_run.open_bench(base, config.watch)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    with run_folder.progress() as progress:
-        task = progress.add_task("setting", total=2 * len(config.seeds) * base.iterations)
-
-        def advance(what: str, done: int) -> None:
-            progress.update(task, advance=done, description=what)
-
-        for name in ("uniform", "oracle"):
-            configs = [dataclasses.replace(base, scheduler=name, seed=s) for s in config.seeds]
-            folders = [folder / "runs" / name / f"seed_{s}" for s in config.seeds]
-            runs[name] = live_run.execute(bench, name, configs, folders, advance)
+    methods = {name: METHODS[name] for name in ("uniform", "oracle")}
+    runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})
     header = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")

@@ -9,17 +9,19 @@ final policy, and the trained weights.
 """
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import tyro
 
 from experiments import live_run, run_folder
 from paced_jax import piece_timings
 from paced_jax.policy.base_policies import save_base_policy
 from paced_jax.policy.config import DecoderConfig
-from paced_jax.training import TrainConfig, prepare, rollouts_of
+from paced_jax.training import Run, TrainConfig, prepare, rollouts_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,13 +57,13 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     run = prepare(config, bench.ground)
     key = jax.random.key(config.seed)
     pieces = piece_timings.piece_seconds(run, run.init(run.setup, key))
-    timing = live_run.time_chunk(run)
+    timing = time_chunk(run)
     max_tokens = run.setup.answer_tokens.shape[1]
     chunks = -(-config.iterations // config.chunk)
     looks = 1 + -(-config.iterations // bench.watch.eval_every)
     validation = len(run.pools.validation.skill) * bench.watch.eval_group_size
     test = len(run.pools.test.skill) * bench.watch.test_group_size
-    per_rollout = live_run.time_evaluation(bench, run) / validation
+    per_rollout = time_evaluation(bench, run) / validation
     return {
         "rollouts": rollouts_of(config),
         "tokens_expected": round(timing["tokens_per_iteration"] * config.iterations),
@@ -75,6 +77,35 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
         "evaluation_seconds": per_rollout * (looks * validation + test),
         **pieces,
     }
+
+
+def time_chunk(run: Run) -> dict[str, float]:
+    """Compiles a chunk and times the second one: seconds, and tokens an iteration."""
+    state = run.init(run.setup, jax.random.key(run.config.seed))
+    step, compile_seconds = live_run.compiled_step(run, state)
+    state, _ = step(run.setup, state)
+    jax.block_until_ready(state)
+    started = time.perf_counter()
+    state, records = jax.block_until_ready(step(run.setup, state))
+    return {
+        "compile_seconds": compile_seconds,
+        "chunk_seconds": time.perf_counter() - started,
+        "tokens_per_iteration": float(np.mean(records.sample_metrics.tokens)),
+    }
+
+
+def time_evaluation(bench: live_run.Bench, run: Run) -> float:
+    """Seconds of one look at the validation prompts, compile time apart."""
+    for _ in range(2):
+        started = time.perf_counter()
+        live_run.evaluate_pool(
+            bench,
+            run.base.params,
+            run.pools.validation,
+            jax.random.key(0),
+            bench.watch.eval_group_size,
+        )
+    return time.perf_counter() - started
 
 
 def main(config: Config) -> dict[str, Any]:
@@ -106,12 +137,7 @@ def main(config: Config) -> dict[str, Any]:
         about = {"run": dataclasses.asdict(training)}
         save_base_policy(folder, "policy", decoder, policy, about, dtype="float32")
 
-    with run_folder.progress() as progress:
-        task = progress.add_task("train", total=training.iterations)
-
-        def advance(what: str, done: int) -> None:
-            progress.update(task, advance=done, description=what)
-
+    with run_folder.task("train", training.iterations) as advance:
         (summary,) = live_run.execute(
             bench, training.scheduler, [training], [folder / "run"], advance, keep=keep
         )

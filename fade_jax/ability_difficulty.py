@@ -295,7 +295,7 @@ def assemble(
 ) -> Model:
     """The fixed parts as a Model, for use with the functions of this module; see `build`."""
     laid_out = loadings if isinstance(loadings, PoolLoadings) else lay_out(loadings)
-    num_skills, dim = laid_out.features.shape[0], hyper.ability_mean.shape[0]
+    num_skills, dim = laid_out.num_skills, hyper.ability_mean.shape[0]
     if dim != num_skills + 1:
         raise ValueError(
             f"ability_mean must have K + 1 = {num_skills + 1} entries for loadings of K = "

@@ -27,9 +27,10 @@ from fade_jax.run_state import (
     Rows,
     RunState,
     Setup,
+    find_fault,
     no_fault,
 )
-from fade_jax.types import Observation
+from fade_jax.types import Info, Observation
 
 __all__ = [
     "Choice",
@@ -45,10 +46,12 @@ __all__ = [
     "absorb",
     "choose",
     "compile_step",
+    "count",
     "find_fault",
     "generate",
     "init",
     "iterate",
+    "record",
     "run",
 ]
 
@@ -143,23 +146,17 @@ def absorb(
     Returns:
         (new state, Record).
     """
-    tracker, selector = pieces.scheduler
+    tracker, _ = pieces.scheduler
     _, _, admit_key, learn_key = _keys(state)
     choice, rows = generated.choice, generated.choice.rows
-    counts = outcomes.group_outcomes(verdicts, rows.group, selector.max_groups)
-    ids = rows.selection.prompt_ids
-    observation = Observation(ids, counts.successes, counts.trials)
+    counts, observation = count(rows, verdicts)
     bad_row = _first_bad(observation, verdicts, rows, tracker_size(tracker, state.tracker))
     sound = (bad_row < 0) & (state.fault.prompt_id < 0)
 
     admitted, batch, ready = pieces.admit(state.admit, generated.rollouts, verdicts, admit_key)
     learner, report = _learn_if(ready & sound, pieces, setup, state.learner, batch, learn_key)
 
-    seen, info = tracker.update(state.tracker, observation)
-    aged = tracker.predict(seen, report.elapsed)
-    seen = jax.tree.map(lambda new, old: jnp.where(report.stepped, new, old), aged, seen)
-    seen = pieces.refresh(setup, seen, learner)
-    chosen = selector.observe(choice.selector, observation)
+    seen, chosen, info = record(pieces, setup, state.tracker, choice, observation, learner, report)
 
     fault = _first_fault(state.fault, bad_row, report.bad_prompt, observation)
     live = fault.prompt_id < 0
@@ -174,7 +171,7 @@ def absorb(
     seen, chosen, admitted, iteration, updates = jax.tree.map(
         lambda new, old: jnp.where(live, new, old), new, old
     )
-    record = Record(
+    line = Record(
         state.iteration,
         live,
         observation,
@@ -188,7 +185,53 @@ def absorb(
         generated.sample_metrics,
         report,
     )
-    return RunState(learner, seen, chosen, admitted, state.key, iteration, updates, fault), record
+    return RunState(learner, seen, chosen, admitted, state.key, iteration, updates, fault), line
+
+
+def count(rows: Rows, verdicts: Num[Array, " R"]) -> tuple[outcomes.GroupOutcomes, Observation]:
+    """What the M chosen groups came to, and the same as a tracker reads it.
+
+    Args:
+        rows: what was asked for.
+        verdicts: [R], as `absorb` takes them.
+    """
+    ids = rows.selection.prompt_ids
+    counts = outcomes.group_outcomes(verdicts, rows.group, ids.shape[0])
+    return counts, Observation(ids, counts.successes, counts.trials)
+
+
+def record(
+    pieces: Pieces,
+    setup: Setup,
+    tracker_state: Any,
+    choice: Choice,
+    observation: Observation,
+    learner: Any,
+    report: LearnReport,
+) -> tuple[Any, Any, Info]:
+    """Shows tracker and selector every generated group; then time passes, if `learn` stepped.
+
+    Args:
+        pieces: of the run.
+        setup: constants.
+        tracker_state: before.
+        choice: of this iteration; it holds the selector's state.
+        observation: of the M chosen groups.
+        learner: after `learn`.
+        report: of `learn`.
+
+    Returns:
+        (tracker state, selector state, the tracker's Info).
+    """
+    tracker, selector = pieces.scheduler
+    seen, info = tracker.update(tracker_state, observation)
+    aged = tracker.predict(seen, report.elapsed)
+    seen = jax.tree.map(lambda new, old: jnp.where(report.stepped, new, old), aged, seen)
+    return (
+        pieces.refresh(setup, seen, learner),
+        selector.observe(choice.selector, observation),
+        info,
+    )
 
 
 def _first_bad(observation, verdicts, rows: Rows, num_prompts: int) -> Int[Array, ""]:
@@ -335,25 +378,3 @@ def run(
             )
             raise DriverFault(fault, state._replace(fault=cleared))
     return state
-
-
-def find_fault(state: RunState) -> str | None:
-    """Says in words what a compiled chunk has flagged; None where all is well. Runs on the host.
-
-    Args:
-        state: after the chunk; with seeds, the first faulty one is named.
-    """
-    fault, iteration = jax.device_get((state.fault, state.iteration))
-    prompt_ids, iterations = np.atleast_1d(fault.prompt_id), np.atleast_1d(iteration)
-    if not (prompt_ids >= 0).any():
-        return None
-    seed = int(np.argmax(prompt_ids >= 0))
-    where = f"iteration {iterations[seed]}, prompt {prompt_ids[seed]}"
-    if np.atleast_1d(fault.in_learn)[seed]:
-        return f"{where}: rewards, log_probs, V or their gradient are not finite"
-    successes = np.atleast_1d(fault.successes)[seed]
-    trials = np.atleast_1d(fault.trials)[seed]
-    return (
-        f"{where}: verdicts must be in 0..1, or negative for none; its group has {successes}"
-        f" successes in {trials:g} trials"
-    )

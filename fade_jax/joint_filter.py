@@ -118,9 +118,9 @@ def assemble(
     """The fixed parts as a Model; arguments as in `build`."""
     laid_out = loadings if isinstance(loadings, PoolLoadings) else lay_out(loadings)
     num_prompts, dim = laid_out.num_prompts, hyper.ability_mean.shape[0]
-    if dim != laid_out.features.shape[0] + 1:
+    if dim != laid_out.num_skills + 1:
         raise ValueError(
-            f"ability_mean must have K + 1 = {laid_out.features.shape[0] + 1} entries, got {dim}"
+            f"ability_mean must have K + 1 = {laid_out.num_skills + 1} entries, got {dim}"
         )
     features = hyper.loading_scale * laid_out.features[:, :num_prompts].T
     ones = jnp.ones((num_prompts, 1), features.dtype)

@@ -30,6 +30,11 @@ class PoolLoadings:
     features: Float[Array, "K P"]
     num_prompts: int = dataclasses.field(metadata={"static": True})
 
+    @property
+    def num_skills(self) -> int:
+        """K."""
+        return self.features.shape[0]
+
 
 def lay_out(loadings: Float[Array, "N K"]) -> PoolLoadings:
     """Lays [N, K] loadings out for the filter; do it once, outside the compiled step.
@@ -56,7 +61,7 @@ def rows(loadings: PoolLoadings, prompt_ids: Int[Array, " B"]) -> Float[Array, "
 def linear(loadings: PoolLoadings, weights: Float[Array, " D"]) -> Float[Array, " P"]:
     """`weights_0 + loadings @ weights_1..K` for the whole padded pool."""
     total = jnp.broadcast_to(weights[0], loadings.features.shape[1:])
-    for k in range(loadings.features.shape[0]):
+    for k in range(loadings.num_skills):
         total = total + weights[k + 1] * loadings.features[k]
     return total
 
@@ -75,7 +80,7 @@ def quadratic(loadings: PoolLoadings, root: Float[Array, "D D"]) -> Float[Array,
     Returns:
         [P] variances, >= 0.
     """
-    num_skills = loadings.features.shape[0]
+    num_skills = loadings.num_skills
     if num_skills > _UNROLLED_SKILLS:
         projected = root[0][:, None] + root[1:].T @ loadings.features
         return jnp.sum(projected**2, axis=0)

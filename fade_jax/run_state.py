@@ -6,7 +6,9 @@ Shapes: `N` prompts in the pool, `M` chosen prompts, `R` rollouts of an iteratio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fade_jax.types import Info, Observation, Scheduler, SelectInfo, Selection
@@ -48,6 +50,12 @@ class LearnReport(NamedTuple):
     metrics: Any
 
 
+def keep_tracker(setup: Setup, tracker_state: Any, learner: Any) -> Any:
+    """Leaves a tracker that does not read the learner as it is."""
+    del setup, learner
+    return tracker_state
+
+
 class Pieces(NamedTuple):
     """The six pieces, as pure functions.
 
@@ -70,7 +78,7 @@ class Pieces(NamedTuple):
     init_admit: Callable[[], Any]
     admit: Callable[[Any, Any, Array, Array], tuple[Any, Any, Array]]
     learn: Callable[[Setup, Any, Any, Array], tuple[Any, LearnReport]]
-    refresh: Callable[[Setup, Any, Any], Any] = lambda setup, tracker_state, learner: tracker_state
+    refresh: Callable[[Setup, Any, Any], Any] = keep_tracker
 
 
 class Fault(NamedTuple):
@@ -194,3 +202,25 @@ def no_fault() -> Fault:
     """All is well."""
     zero = jnp.zeros((), jnp.float32)
     return Fault(jnp.int32(-1), jnp.asarray(False), zero, zero + 0)
+
+
+def find_fault(state: RunState) -> str | None:
+    """Says in words what a compiled chunk has flagged; None where all is well. Runs on the host.
+
+    Args:
+        state: after the chunk; with seeds, the first faulty one is named.
+    """
+    fault, iteration = jax.device_get((state.fault, state.iteration))
+    prompt_ids, iterations = np.atleast_1d(fault.prompt_id), np.atleast_1d(iteration)
+    if not (prompt_ids >= 0).any():
+        return None
+    seed = int(np.argmax(prompt_ids >= 0))
+    where = f"iteration {iterations[seed]}, prompt {prompt_ids[seed]}"
+    if np.atleast_1d(fault.in_learn)[seed]:
+        return f"{where}: rewards, log_probs, V or their gradient are not finite"
+    successes = np.atleast_1d(fault.successes)[seed]
+    trials = np.atleast_1d(fault.trials)[seed]
+    return (
+        f"{where}: verdicts must be in 0..1, or negative for none; its group has {successes}"
+        f" successes in {trials:g} trials"
+    )

@@ -76,6 +76,18 @@ def informative_rate(
     return jnp.where(size < 2, 0.0, -jnp.expm1(size * jnp.log1p(-rarer)) - rarer**size)
 
 
+def nearness(
+    pass_rate: Float[Array, "*shape"], target: float | Float[Array, ""] = 0.5
+) -> Float[Array, "*shape"]:
+    """Score of a rule that aims at a pass rate, `-|p - target|`, <= 0 (MoPPS, PACED-RL).
+
+    Args:
+        pass_rate: p in 0..1.
+        target: pass rate to aim at (tau), in 0..1.
+    """
+    return -jnp.abs(pass_rate - target)
+
+
 def informative_beta(
     alpha: Float[Array, "*shape"],
     beta: Float[Array, "*shape"],

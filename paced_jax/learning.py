@@ -20,7 +20,13 @@ from paced_jax.objectives import (
     trajectory_balance,
 )
 from paced_jax.objectives.policy_gradient import LOG_RATIO_BOUND
-from paced_jax.objectives.reductions import live_rows, log_prob_gap, over_actions, weighted_mean
+from paced_jax.objectives.reductions import (
+    first_nonfinite,
+    live_rows,
+    log_prob_gap,
+    over_actions,
+    weighted_mean,
+)
 from paced_jax.optimizers import apply_if, step
 from paced_jax.policy.decoder import GraphDef
 from paced_jax.policy.forward import ActionStats, sequence_log_probs
@@ -160,8 +166,8 @@ def learn(
         value = partition.value(params.partition, embeddings)[batch.group]
         recomputed = jax.lax.stop_gradient(stats.log_probs)
         old, stale = off_policy.old_log_probs(batch, recomputed, version, options.correction)
+        reference = _reference(setup, teacher_force) if reads_reference(objective) else None
         if isinstance(objective, PolicyGradient):
-            needs = objective.kl != "none"
             loss, metrics = policy_gradient(
                 objective,
                 stats.log_probs,
@@ -170,15 +176,14 @@ def learn(
                 action_mask=batch.action_mask,
                 group=batch.group,
                 num_groups=num_groups,
-                reference_log_probs=_reference(setup, teacher_force) if needs else None,
+                reference_log_probs=reference,
                 weight=batch.weight,
             )
         else:
-            fixed = objective.anchor == "ref"
             loss, metrics = trajectory_balance(
                 objective,
                 stats.log_probs,
-                _reference(setup, teacher_force) if fixed else old,
+                old if reference is None else reference,
                 value,
                 batch.rewards,
                 behaviour_log_probs=batch.log_probs,
@@ -250,6 +255,13 @@ def divergence(log_ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.expm1(k) - k
 
 
+def reads_reference(objective: TrajectoryBalance | PolicyGradient) -> bool:
+    """Whether the loss needs a fixed reference policy."""
+    if isinstance(objective, PolicyGradient):
+        return objective.kl != "none"
+    return objective.anchor == "ref"
+
+
 def _reference(setup, teacher_force) -> Float[Array, "B T"]:
     """Reference log-probabilities, without gradient."""
     if not jax.tree.leaves(setup.reference):
@@ -264,10 +276,11 @@ def _root_mean_square(metrics) -> Float[Array, ""]:
 def _bad_prompt(batch: TrainBatch, log_probs, value, stale, loss, gradients) -> Int[Array, ""]:
     """The prompt of the first live row that is not finite or illegally stale, -1 if all is well."""
     live = batch.weight > 0
-    tokens = jnp.isfinite(log_probs) & jnp.isfinite(batch.log_probs) | ~batch.action_mask
-    sound = jnp.isfinite(batch.rewards) & jnp.isfinite(value) & tokens.all(axis=1)
-    bad = live & ~sound
-    row = jnp.where(bad.any(), jnp.argmax(bad), jnp.where(stale >= 0, stale, jnp.argmax(live)))
+    # A sum is finite where both of its terms are.
+    bad = first_nonfinite(
+        batch.rewards + value, batch.log_probs + log_probs, batch.action_mask, batch.weight
+    )
+    row = jnp.where(bad >= 0, bad, jnp.where(stale >= 0, stale, jnp.argmax(live)))
     finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(gradients))
-    wrong = bad.any() | (stale >= 0) | (live.any() & ~finite)
+    wrong = (bad >= 0) | (stale >= 0) | (live.any() & ~finite)
     return jnp.where(wrong, batch.prompt_ids[row], -1).astype(jnp.int32)

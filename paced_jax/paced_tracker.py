@@ -134,7 +134,7 @@ def nearness(state: State, target: Leaf = 0.5) -> Float[Array, " N"]:
     Returns:
         [N], <= 0.
     """
-    return -jnp.abs(pass_rate(state) - target)
+    return utility.nearness(pass_rate(state), target)
 
 
 def build(

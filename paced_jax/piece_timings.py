@@ -12,9 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fade_jax import driver, outcomes
+from fade_jax import driver
 from fade_jax.driver import RunState
-from fade_jax.types import Observation
 from paced_jax.training import Run
 
 PIECES = ("choose", "sample", "verify", "admit", "learn", "record")
@@ -32,7 +31,6 @@ def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, f
         {`<piece>_seconds`: median}.
     """
     setup, make = run.setup, run.make
-    num_slots = make(setup).scheduler.selector.max_groups
     key = jax.random.key(0)
     seconds = {}
 
@@ -47,14 +45,11 @@ def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, f
         seconds[f"{name}_seconds"] = statistics.median(taken)
         return result
 
-    def record(setup, state, rows, verdicts):
-        pieces = make(setup)
-        tracker, selector = pieces.scheduler
-        counts = outcomes.group_outcomes(verdicts, rows.group, num_slots)
-        seen = Observation(rows.selection.prompt_ids, counts.successes, counts.trials)
-        belief, info = tracker.update(state.tracker, seen)
-        belief = pieces.refresh(setup, tracker.predict(belief, 1.0), state.learner)
-        return belief, info, selector.observe(state.selector, seen)
+    def record(setup, state, choice, verdicts, report):
+        _, observation = driver.count(choice.rows, verdicts)
+        return driver.record(
+            make(setup), setup, state.tracker, choice, observation, state.learner, report
+        )
 
     chosen = timed("choose", lambda setup, state: driver.choose(make(setup), state), setup, state)
     rollouts, _ = timed(
@@ -78,12 +73,12 @@ def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, f
         rollouts,
         verdicts,
     )
-    timed(
+    _, report = timed(
         "learn",
         lambda setup, learner, batch: make(setup).learn(setup, learner, batch, key),
         setup,
         state.learner,
         batch,
     )
-    timed("record", record, setup, state, chosen.rows, verdicts)
+    timed("record", record, setup, state, chosen, verdicts, report)
     return seconds

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fade_jax.driver import Pieces, Rows
+from fade_jax.run_state import keep_tracker
 from fade_jax.types import Scheduler
 from paced_jax import paced_tracker
 from paced_jax.learning import Learner, LearnOptions, learn
@@ -118,12 +119,6 @@ def refresh_value(setup: Setup, state: paced_tracker.State, learner: Learner):
     return paced_tracker.refresh(state, learner.params.partition, setup.embeddings)
 
 
-def keep(setup: Setup, state: Any, learner: Learner):
-    """Leaves a tracker that does not read the learner as it is."""
-    del setup, learner
-    return state
-
-
 def build(
     scheduler: Scheduler,
     admit: Admit,
@@ -166,7 +161,7 @@ def build(
             num_groups=admit.num_groups,
             num_replayed=admit.num_replayed,
         ),
-        refresh=refresh_value if reads_learner else keep,
+        refresh=refresh_value if reads_learner else keep_tracker,
     )
 
 

@@ -146,7 +146,7 @@ def make(
 def _num_skills(given: Any) -> int:
     """K of loadings [N, K], of their layout, or of none at all."""
     if isinstance(given, PoolLoadings):
-        return given.features.shape[0]
+        return given.num_skills
     return 0 if isinstance(given, int) else given.shape[1]
 
 

@@ -17,7 +17,7 @@ from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.utility import check_group_size
 from paced_jax import admit, off_policy, optimizers, partition, pieces, replay, schedulers
-from paced_jax.learning import LearnOptions
+from paced_jax.learning import LearnOptions, reads_reference
 from paced_jax.objectives import (
     PolicyGradient,
     TrajectoryBalance,
@@ -288,11 +288,6 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         policy_weight_decay=config.weight_decay,
         clip_norm=config.clip_norm,
     )
-    needs_reference = (
-        objective.anchor == "ref"
-        if isinstance(objective, TrajectoryBalance)
-        else objective.kl != "none"
-    )
     loadings: Any = ()
     if config.scheduler in ("fade", "fade_pg"):
         loadings = jnp.asarray(
@@ -310,7 +305,7 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         *(jnp.asarray(x) for x in train[:4]),
         embeddings=ground.embeddings,
         loadings=loadings,
-        reference=base.params if needs_reference else (),
+        reference=base.params if reads_reference(objective) else (),
     )
     rule = make_admit(config, max_tokens)
     options = LearnOptions(

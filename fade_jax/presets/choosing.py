@@ -16,6 +16,9 @@ from fade_jax.selectors import uniform as uniform_choice
 from fade_jax.trackers import discounted_beta, logit_kalman, markov
 from fade_jax.types import Scheduler, State, Tracker
 
+COUNTER = {"discount": 0.9, "prior_successes": 0.35, "prior_failures": 0.65}
+"""The discounted Beta counter that stands beside a rule which needs no belief."""
+
 
 def uniform(
     num_prompts: int,
@@ -23,9 +26,9 @@ def uniform(
     budget: int,
     group_size: int,
     epochs: bool = False,
-    discount: sizes.ScalarLike = 0.9,
-    prior_successes: sizes.ScalarLike = 0.35,
-    prior_failures: sizes.ScalarLike = 0.65,
+    discount: sizes.ScalarLike = COUNTER["discount"],
+    prior_successes: sizes.ScalarLike = COUNTER["prior_successes"],
+    prior_failures: sizes.ScalarLike = COUNTER["prior_failures"],
     exploration: float = 0.0,
     **options: Unpack[sizes.Options],
 ) -> Scheduler:
@@ -266,7 +269,7 @@ def paced(
     sizes.check_share("target", target)
 
     def score(state: State) -> Float[Array, " N"]:
-        return -jnp.abs(tracker.pass_rate(state) - target)
+        return utility.nearness(tracker.pass_rate(state), target)
 
     selector = top_m.build(
         tracker,

@@ -13,11 +13,12 @@ from typing import Unpack
 import numpy as np
 from jaxtyping import Array, Float
 
+from fade_jax.presets.choosing import COUNTER
 from fade_jax.selectors import cdas as two_sided
 from fade_jax.selectors import curriculum, sizes, skip
 from fade_jax.trackers import cdas as ability_and_difficulty
 from fade_jax.trackers import discounted_beta
-from fade_jax.types import Scheduler, Tracker
+from fade_jax.types import Scheduler
 
 
 def greso(
@@ -47,7 +48,7 @@ def greso(
     Returns:
         A Scheduler.
     """
-    tracker = _counter(num_prompts)
+    tracker = discounted_beta.build(num_prompts, **COUNTER)
     selector = skip.build(
         tracker,
         num_prompts=num_prompts,
@@ -86,7 +87,7 @@ def adarft(
     Returns:
         A Scheduler.
     """
-    tracker = _counter(num_prompts)
+    tracker = discounted_beta.build(num_prompts, **COUNTER)
     selector = curriculum.build(
         tracker,
         num_prompts=num_prompts,
@@ -134,9 +135,3 @@ def cdas(
         **options,
     )
     return Scheduler(tracker, selector)
-
-
-def _counter(num_prompts: int) -> Tracker:
-    return discounted_beta.build(
-        num_prompts, discount=0.9, prior_successes=0.35, prior_failures=0.65
-    )

@@ -62,7 +62,7 @@ def fade(
         ValueError: an unknown selector.
     """
     if isinstance(loadings, PoolLoadings):
-        num_prompts, num_skills = loadings.num_prompts, loadings.features.shape[0]
+        num_prompts, num_skills = loadings.num_prompts, loadings.num_skills
     else:
         num_prompts, num_skills = loadings.shape
     hyper = hyperparameters.default(num_skills) if hyper is None else hyper

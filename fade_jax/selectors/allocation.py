@@ -26,14 +26,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fade_jax import utility
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Score = Callable[[State], Float[Array, " N"]]
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
 
 
 def allocate(
@@ -152,12 +148,6 @@ def select(
         low_signal=~(expected >= plan.low_signal * plan.groups),
     )
     return state, Selection(jnp.where(groups > 0, ids, -1), groups), info
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

@@ -17,14 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Gap = Callable[[State], Float[Array, " N"]]
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
 
 
 def two_sided(
@@ -90,12 +86,6 @@ def select(
     shortfall = missing * plan.group_size
     info = info._replace(planned_rollouts=plan.budget - shortfall, shortfall=shortfall)
     return state, selection, info
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

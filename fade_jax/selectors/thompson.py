@@ -10,19 +10,14 @@ from functools import partial
 from typing import Literal, Unpack, get_args
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fade_jax import utility
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Rule = Literal["nearest", "informative"]
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
 
 
 def score(
@@ -40,7 +35,7 @@ def score(
         [N], higher is better.
     """
     if rule == "nearest":
-        return -jnp.abs(pass_rates - target)
+        return utility.nearness(pass_rates, target)
     return utility.informative_rate(pass_rates, group_size)
 
 
@@ -72,12 +67,6 @@ def select(
     prompt_ids = equal_groups.best(plan, scores, choice_key)
     informative = tracker.informative(tracker_state, plan.group_size)
     return state, *equal_groups.fill(plan, prompt_ids, informative)
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

@@ -20,12 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 
 def groups_needed(
@@ -90,12 +86,6 @@ def select(
     planned = groups_needed(informative[prompt_ids], wanted, z) * plan.group_size
     shortfall = plan.budget - planned
     return state, selection, info._replace(planned_rollouts=planned, shortfall=shortfall)
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

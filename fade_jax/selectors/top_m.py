@@ -13,14 +13,10 @@ from typing import Unpack
 from jaxtyping import Array, Float, Key
 
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Score = Callable[[State], Float[Array, " N"]]
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
 
 
 def select(
@@ -47,12 +43,6 @@ def select(
     informative = tracker.informative(tracker_state, plan.group_size)
     scores = informative if score is None else score(tracker_state)
     return state, *equal_groups.fill(plan, equal_groups.best(plan, scores, key), informative)
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, Tracker
+from fade_jax.selectors.memoryless import observe
+from fade_jax.types import SelectInfo, Selection, Selector, Tracker
 from fade_jax.types import State as TrackerState
 
 
@@ -96,12 +97,6 @@ def select(
     else:
         prompt_ids = equal_groups.best(plan, jnp.zeros_like(informative), key)
     return state, *equal_groups.fill(plan, prompt_ids, informative)
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

@@ -16,14 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fade_jax.selectors import equal_groups, sizes
-from fade_jax.types import Observation, SelectInfo, Selection, Selector, State, Tracker
+from fade_jax.selectors.memoryless import init, observe
+from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Score = Callable[[State], Float[Array, " N"]]
-
-
-def init() -> tuple[()]:
-    """Returns the empty state: the rule has no memory of its own."""
-    return ()
 
 
 def log_weights(
@@ -66,12 +62,6 @@ def select(
     noise = jax.random.gumbel(noise_key, weights.shape, weights.dtype, mode="high")
     prompt_ids = equal_groups.best(plan, weights + noise, choice_key)
     return state, *equal_groups.fill(plan, prompt_ids, informative)
-
-
-def observe(state: State, observation: Observation) -> State:
-    """Returns the state as it is."""
-    del observation
-    return state
 
 
 def build(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fade_jax import driver, outcomes, utility
+from fade_jax import driver, utility
 from fade_jax.driver import LearnReport, Pieces, Record, Rows, RunState
 from fade_jax.simulation.world import World, pass_rates, trained
 from fade_jax.types import Observation, Scheduler
@@ -49,7 +49,6 @@ def build(scheduler: Scheduler) -> Pieces:
     Args:
         scheduler: built for the world's number of prompts.
     """
-    slots = scheduler.selector.max_groups
 
     def sample(world: World, ability, rows: Rows, key):
         rates = pass_rates(world, ability)[rows.prompt_ids]
@@ -57,10 +56,8 @@ def build(scheduler: Scheduler) -> Pieces:
 
     def admit(state, rollouts: Rollouts, verdicts, key):
         del key
-        counts = outcomes.group_outcomes(verdicts, rollouts.rows.group, slots)
-        ids = rollouts.rows.selection.prompt_ids
-        batch = Observation(ids, counts.successes, counts.trials)
-        return state, batch, (counts.trials > 0).any()
+        _, batch = driver.count(rollouts.rows, verdicts)
+        return state, batch, (batch.trials > 0).any()
 
     def learn(world: World, ability, batch: Observation, key):
         noise = world.drift * jax.random.normal(key, ability.shape, ability.dtype)

@@ -120,7 +120,8 @@ def first_nonfinite(
 ) -> Int[Array, ""]:
     """Finds the first live row whose reward or log-probabilities are NaN or infinite.
 
-    A compiled loop carries this flag; its driver calls `raise_nonfinite` between chunks.
+    `learning.learn` reports that row's prompt, and the driver raises between chunks; a loop of your
+    own carries this flag and calls `raise_nonfinite`.
 
     Args:
         rewards: [R].
