@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -135,11 +136,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """The same table on the terminal."""
-    table = Table(title=title, title_justify="left")
+    # Names like E[p] are text, not rich's markup.
+    table = Table(title=escape(title), title_justify="left")
     for i, name in enumerate(header):
-        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(escape(name), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*[_cell(x) for x in row])
+        table.add_row(*[escape(_cell(x)) for x in row])
     console.print(table)
 
 

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, Num
+from jaxtyping import Array, Key, Num
 
-from fade_jax import outcomes
+from fade_jax import faults, outcomes
+from fade_jax.faults import Fault
 from fade_jax.run_state import (
     Choice,
     DriverFault,
-    Fault,
     Generated,
     LearnReport,
     Pieces,
@@ -27,8 +27,6 @@ from fade_jax.run_state import (
     Rows,
     RunState,
     Setup,
-    find_fault,
-    no_fault,
 )
 from fade_jax.types import Info, Observation
 
@@ -47,7 +45,6 @@ __all__ = [
     "choose",
     "compile_step",
     "count",
-    "find_fault",
     "generate",
     "init",
     "iterate",
@@ -65,7 +62,7 @@ def init(pieces: Pieces, setup: Setup, learner: Any, key: Key[Array, ""]) -> Run
         learner: parameters, optimiser, policy version.
         key: of the whole run.
     """
-    tracker, selector = pieces.scheduler
+    tracker, selector, _ = pieces.scheduler
     zero = jnp.int32(0)
     return RunState(
         learner,
@@ -75,7 +72,7 @@ def init(pieces: Pieces, setup: Setup, learner: Any, key: Key[Array, ""]) -> Run
         key,
         zero,
         zero + 0,
-        no_fault(),
+        faults.none(),
     )
 
 
@@ -90,15 +87,19 @@ def choose(pieces: Pieces, state: RunState) -> Choice:
         pieces: of the run.
         state: not changed; the selector's next state is among the results.
     """
-    tracker, selector = pieces.scheduler
+    tracker, selector, _ = pieces.scheduler
     key, _, _, _ = _keys(state)
     chosen, selection, info = selector.select(state.selector, state.tracker, key)
     slots = jnp.arange(selector.max_groups, dtype=jnp.int32)
     group = jnp.repeat(slots, selection.group_sizes, total_repeat_length=selector.budget)
     used = selection.group_sizes > 0
     ids = jnp.where(used, selection.prompt_ids, 0)
-    sizes = jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
-    sizes = sizes.at[ids].add(selection.group_sizes)
+    # Where it is one static number, this is what most selectors have asked for already: the
+    # compiler sees that and scores the pool once.
+    sizes = selector.group_size
+    if sizes is None:
+        sizes = jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
+        sizes = sizes.at[ids].add(selection.group_sizes)
     predicted = jnp.where(used, tracker.pass_rate(state.tracker)[ids], 0.0)
     informative = jnp.where(used, tracker.informative(state.tracker, sizes)[ids], 0.0)
     rows = Rows(selection, ids[group], group, predicted[group])
@@ -146,20 +147,25 @@ def absorb(
     Returns:
         (new state, Record).
     """
-    tracker, _ = pieces.scheduler
+    tracker, selector, _ = pieces.scheduler
     _, _, admit_key, learn_key = _keys(state)
     choice, rows = generated.choice, generated.choice.rows
     counts, observation = count(rows, verdicts)
-    bad_row = _first_bad(observation, verdicts, rows, tracker_size(tracker, state.tracker))
-    sound = (bad_row < 0) & (state.fault.prompt_id < 0)
+    num_prompts = tracker_size(tracker, state.tracker)
+    fault = faults.first(
+        state.fault,
+        faults.of_selection(rows.selection, selector, num_prompts),
+        faults.of_verdicts(observation, verdicts, rows.group, num_prompts),
+    )
+    sound = fault.kind == faults.NONE
 
     admitted, batch, ready = pieces.admit(state.admit, generated.rollouts, verdicts, admit_key)
     learner, report = _learn_if(ready & sound, pieces, setup, state.learner, batch, learn_key)
 
     seen, chosen, info = record(pieces, setup, state.tracker, choice, observation, learner, report)
 
-    fault = _first_fault(state.fault, bad_row, report.bad_prompt, observation)
-    live = fault.prompt_id < 0
+    fault = faults.first(fault, faults.of_learning(report.bad_prompt))
+    live = fault.kind == faults.NONE
     new = (
         seen,
         chosen,
@@ -223,7 +229,7 @@ def record(
     Returns:
         (tracker state, selector state, the tracker's Info).
     """
-    tracker, selector = pieces.scheduler
+    tracker, selector, _ = pieces.scheduler
     seen, info = tracker.update(tracker_state, observation)
     aged = tracker.predict(seen, report.elapsed)
     seen = jax.tree.map(lambda new, old: jnp.where(report.stepped, new, old), aged, seen)
@@ -232,15 +238,6 @@ def record(
         selector.observe(choice.selector, observation),
         info,
     )
-
-
-def _first_bad(observation, verdicts, rows: Rows, num_prompts: int) -> Int[Array, ""]:
-    """The first slot with an impossible verdict, -1 if there is none."""
-    above = jax.ops.segment_max(
-        (verdicts > 1).astype(jnp.int32), rows.group, observation.trials.shape[0]
-    )
-    slot = outcomes.first_invalid(observation, num_prompts)
-    return jnp.where((above > 0).any(), jnp.argmax(above > 0).astype(jnp.int32), slot)
 
 
 def _learn_if(ready, pieces, setup, learner, batch, key):
@@ -256,19 +253,6 @@ def _learn_if(ready, pieces, setup, learner, batch, key):
         return learner, report._replace(bad_prompt=jnp.int32(-1))
 
     return jax.lax.cond(ready, learn, skip, learner)
-
-
-def _first_fault(fault: Fault, bad_row, bad_prompt, observation: Observation) -> Fault:
-    """The old fault if there is one, else the one of this iteration, else none."""
-    judged = Fault(
-        observation.prompt_ids[bad_row],
-        jnp.asarray(False),
-        observation.successes[bad_row].astype(jnp.float32),
-        observation.trials[bad_row].astype(jnp.float32),
-    )
-    learnt = no_fault()._replace(prompt_id=bad_prompt, in_learn=bad_prompt >= 0)
-    new = jax.tree.map(lambda a, b: jnp.where(bad_row >= 0, a, b), judged, learnt)
-    return jax.tree.map(lambda a, b: jnp.where(fault.prompt_id >= 0, a, b), fault, new)
 
 
 def iterate(pieces: Pieces, setup: Setup, state: RunState) -> tuple[RunState, Record]:
@@ -369,12 +353,12 @@ def run(
     """
     while np.min(jax.device_get(state.iteration)) < iterations:
         state, records = step(setup, state)
-        fault = find_fault(state)
+        fault = faults.describe(state.fault, state.iteration)
         if between is not None:
             state = between(state, jax.device_get(records))
         if fault is not None:
             cleared = jax.tree.map(
-                lambda now, none: jnp.broadcast_to(none, now.shape), state.fault, no_fault()
+                lambda now, none: jnp.broadcast_to(none, now.shape), state.fault, faults.none()
             )
             raise DriverFault(fault, state._replace(fault=cleared))
     return state

@@ -6,11 +6,9 @@ Shapes: `N` prompts in the pool, `M` chosen prompts, `R` rollouts of an iteratio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from fade_jax.faults import Fault
 from fade_jax.types import Info, Observation, Scheduler, SelectInfo, Selection
 
 Setup: TypeAlias = Any
@@ -81,23 +79,6 @@ class Pieces(NamedTuple):
     refresh: Callable[[Setup, Any, Any], Any] = keep_tracker
 
 
-class Fault(NamedTuple):
-    """The first thing that went wrong; the state stays what it was before that iteration.
-
-    Attributes:
-        prompt_id: int32, -1 while all is well.
-        in_learn: False for an impossible verdict, True for rewards or log-probabilities that are
-            not finite.
-        successes: of the prompt's group.
-        trials: of the prompt's group.
-    """
-
-    prompt_id: Int[Array, ""]
-    in_learn: Bool[Array, ""]
-    successes: Float[Array, ""]
-    trials: Float[Array, ""]
-
-
 class RunState(NamedTuple):
     """Everything that decides what happens next.
 
@@ -109,7 +90,7 @@ class RunState(NamedTuple):
         key: of the whole run, never consumed: an iteration uses `fold_in(key, iteration)`.
         iteration: int32, iterations done.
         updates: int32, optimiser steps done.
-        fault: see `Fault`.
+        fault: see `faults.Fault`.
     """
 
     learner: Any
@@ -187,7 +168,7 @@ class Record(NamedTuple):
 
 
 class DriverFault(ValueError):
-    """A run met impossible verdicts or numbers that are not finite.
+    """A run met an impossible selection, impossible verdicts or numbers that are not finite.
 
     Attributes:
         state: the last good RunState.
@@ -196,31 +177,3 @@ class DriverFault(ValueError):
     def __init__(self, message: str, state: RunState):
         super().__init__(message)
         self.state = state
-
-
-def no_fault() -> Fault:
-    """All is well."""
-    zero = jnp.zeros((), jnp.float32)
-    return Fault(jnp.int32(-1), jnp.asarray(False), zero, zero + 0)
-
-
-def find_fault(state: RunState) -> str | None:
-    """Says in words what a compiled chunk has flagged; None where all is well. Runs on the host.
-
-    Args:
-        state: after the chunk; with seeds, the first faulty one is named.
-    """
-    fault, iteration = jax.device_get((state.fault, state.iteration))
-    prompt_ids, iterations = np.atleast_1d(fault.prompt_id), np.atleast_1d(iteration)
-    if not (prompt_ids >= 0).any():
-        return None
-    seed = int(np.argmax(prompt_ids >= 0))
-    where = f"iteration {iterations[seed]}, prompt {prompt_ids[seed]}"
-    if np.atleast_1d(fault.in_learn)[seed]:
-        return f"{where}: rewards, log_probs, V or their gradient are not finite"
-    successes = np.atleast_1d(fault.successes)[seed]
-    trials = np.atleast_1d(fault.trials)[seed]
-    return (
-        f"{where}: verdicts must be in 0..1, or negative for none; its group has {successes}"
-        f" successes in {trials:g} trials"
-    )

@@ -6,7 +6,7 @@ rollouts. Both are NamedTuples of pure functions, so `jit`, `vmap` and `scan` ap
 ceremony.
 """
 
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -196,6 +196,7 @@ class Selector(NamedTuple):
         observe: `(state, observation) -> State`.
         budget: rollouts of every iteration, static.
         max_groups: M, slots of a `Selection`, static.
+        group_size: of every group, static; None where groups differ.
     """
 
     init: Init
@@ -203,15 +204,39 @@ class Selector(NamedTuple):
     observe: Observe
     budget: int
     max_groups: int
+    group_size: int | None = None
+
+
+AdmitName: TypeAlias = Literal["all", "drop_degenerate", "best_of"]
+
+
+class Admission(NamedTuple):
+    """Which generated groups reach the gradient, by the name of the rule.
+
+    A scheduler only names it: the simulator and the trainer each have the rule for what they learn
+    from. The budget counts generated rollouts, whatever is admitted.
+
+    Attributes:
+        rule: "all"; "drop_degenerate", over several iterations until there are enough (DAPO);
+            "best_of", those of largest p (1 - p) (LILO).
+        groups: of a training batch; None for all that an iteration generates.
+        max_iterations: the longest wait of "drop_degenerate".
+    """
+
+    rule: AdmitName = "all"
+    groups: int | None = None
+    max_iterations: int = 10
 
 
 class Scheduler(NamedTuple):
-    """A belief and a rule that acts on it.
+    """A belief, a rule that acts on it, and what of its choice is learnt from.
 
     Attributes:
         tracker: what is believed about each prompt.
         selector: built on that tracker.
+        admission: which generated groups reach the gradient.
     """
 
     tracker: Tracker
     selector: Selector
+    admission: Admission = Admission()

@@ -19,13 +19,16 @@ from paced_jax import paced_tracker, partition
 from paced_jax.types import check_choice
 
 PerPromptName: TypeAlias = Literal[
-    "uniform", "mopps", "mapp", "dps", "kgps", "greso", "adarft", "cdas"
+    "uniform", "mopps", "mapp", "dps", "kgps", "greso", "adarft", "cdas", "dapo", "lilo"
 ]
 FadeName: TypeAlias = Literal["fade", "fade_pg", "fade_k0"]
 SchedulerName: TypeAlias = Literal[PerPromptName, FadeName, "paced", "oracle"]
 """The presets of `fade_jax.presets`; `paced` reads the trainer's V. `oracle` is told the true pass
 rate of every skill and length between chunks, by rollouts that are not charged, and draws prompts
 in proportion to P(informative): the best of them alone would all be of one skill and length."""
+
+RANDOM = ("uniform", "dapo", "lilo")
+"""Those that choose at random: a share of exploration would change nothing."""
 
 FadeSelector: TypeAlias = Literal["top_m", "weighted", "thompson"]
 """How FADE chooses by P(informative), see `presets.fade`."""
@@ -123,7 +126,7 @@ def make(
     check_choice("scheduler", name, get_args(SchedulerName))
     num_prompts, num_features = setup.embeddings.shape
     plan: dict[str, Any] = {"budget": budget, "group_size": group_size}
-    if exploration is not None and name != "uniform":
+    if exploration is not None and name not in RANDOM:
         plan["exploration"] = exploration
     if name in get_args(PerPromptName):
         return LiveScheduler(getattr(presets, name)(num_prompts, **plan), False)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
+from fade_jax.types import Admission, Scheduler
 from fade_jax.utility import check_group_size
 from paced_jax import admit, off_policy, optimizers, partition, pieces, replay, schedulers
 from paced_jax.learning import LearnOptions, reads_reference
@@ -33,6 +34,7 @@ from paced_jax.objectives import (
 from paced_jax.pieces import Setup
 from paced_jax.policy.base_policies import BasePolicy, known_policies, load_base_policy
 from paced_jax.policy.forward import prompt_embeddings
+from paced_jax.schedulers import LiveScheduler
 from paced_jax.tasks.skill_pool import SkillPools, build_pool
 from paced_jax.tasks.tokens import EOS
 from paced_jax.types import Admit, check_switches
@@ -77,8 +79,9 @@ class TrainConfig:
     """Largest gradient norm, of policy and V apart."""
     beta: float | None = None
     """Strength of the KL penalty of trajectory balance; None for the named setting's own."""
-    admit: Literal["all", "drop_degenerate", "best_of"] = "all"
-    """Which generated groups reach the gradient: all, DAPO's, or LILO's best quarter."""
+    admit: Literal["preset", "all", "drop_degenerate", "best_of"] = "preset"
+    """Which generated groups reach the gradient: the scheduler's own rule (all, but for dapo and
+    lilo), all, informative ones until a batch is full, or the best quarter."""
     replay: Literal["preset", "on", "off"] = "preset"
     """Prioritised replay of successes; "preset": on for the scheduler paced."""
     replay_partition: Literal["full", "off", "group_mean"] = "full"
@@ -151,7 +154,7 @@ class TrainConfig:
             "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
             "fade_selector": fade or self.scheduler == "fade_k0",
             "target": self.scheduler == "paced",
-            "exploration": self.scheduler != "uniform",
+            "exploration": self.scheduler not in schedulers.RANDOM,
             "beta": self.objective in BALANCE,
             "partition_learning_rate": self.objective in ("paced", "flowrl"),
             "replay_partition": self.uses_replay,
@@ -179,15 +182,33 @@ def make_objective(config: TrainConfig, max_tokens: int) -> TrajectoryBalance | 
     return {"grpo": grpo, "dapo": dapo, "rloo": rloo}[config.objective]()
 
 
-def make_admit(config: TrainConfig, max_tokens: int) -> Admit:
-    """Which groups reach the gradient; replay holds R / 4 rows and adds R / 8 to a batch."""
-    rows, groups = config.budget, config.num_prompts
-    if config.admit == "all":
-        base = admit.all_groups(rows, groups)
-    elif config.admit == "drop_degenerate":
-        base = admit.drop_degenerate(rows, groups, max_tokens)
+def admission_of(config: TrainConfig, scheduler: Scheduler) -> Admission:
+    """Which groups reach the gradient: as configured, or the scheduler's own rule."""
+    quarter = max(config.num_prompts // 4, 1)
+    own = {
+        "preset": scheduler.admission,
+        "all": Admission(),
+        "drop_degenerate": Admission("drop_degenerate"),
+        "best_of": Admission("best_of", quarter),
+    }
+    return own[config.admit]
+
+
+def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Admit:
+    """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch."""
+    admission, groups = admission_of(config, scheduler), scheduler.selector.max_groups
+    wanted = config.num_prompts if admission.groups is None else admission.groups
+    if admission.rule == "all":
+        base = admit.all_groups(config.budget, groups)
+    elif admission.rule == "drop_degenerate":
+        base = admit.drop_degenerate(
+            wanted * config.group_size,
+            groups,
+            max_tokens,
+            max_iterations=admission.max_iterations,
+        )
     else:
-        base = admit.best_of(max(rows // 4, config.group_size), groups)
+        base = admit.best_of(wanted * config.group_size, groups)
     if not config.uses_replay:
         return base
     eighth = max(base.num_rows // 8, 1)
@@ -258,18 +279,27 @@ def prepare_ground(config: TrainConfig) -> Ground:
     )
 
 
-def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
+def prepare(
+    config: TrainConfig,
+    ground: Ground | None = None,
+    *,
+    scheduler: Callable[[Setup], Scheduler | LiveScheduler] | None = None,
+) -> Run:
     """Puts a run together.
 
     Args:
         config: of the run.
         ground: shared by several runs of one comparison; made if not given.
+        scheduler: your own, built inside compiled code, in place of the configured one; its
+            tracker has one belief a training prompt, its budget is `config.budget`. A
+            LiveScheduler where the tracker reads the learner's V.
 
     Returns:
         A Run.
 
     Raises:
-        ValueError: an unknown policy, or a ground of another policy or pool.
+        ValueError: an unknown policy, a ground of another policy or pool, or a scheduler of
+            another budget.
     """
     ground = prepare_ground(config) if ground is None else ground
     for name in ("policy", "pool_seed", "num_train"):
@@ -289,7 +319,7 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         clip_norm=config.clip_norm,
     )
     loadings: Any = ()
-    if config.scheduler in ("fade", "fade_pg"):
+    if config.scheduler in ("fade", "fade_pg") or scheduler is not None:
         loadings = jnp.asarray(
             schedulers.prompt_loadings(
                 config.loadings,
@@ -307,7 +337,6 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         loadings=loadings,
         reference=base.params if reads_reference(objective) else (),
     )
-    rule = make_admit(config, max_tokens)
     options = LearnOptions(
         objective=objective,
         correction=config.correction,
@@ -315,8 +344,11 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
         measure_kl=config.measure_kl,
     )
 
-    def make(setup: Setup) -> Pieces:
-        scheduler, reads_learner = schedulers.make(
+    def build_scheduler(setup: Setup) -> LiveScheduler:
+        if scheduler is not None:
+            built = scheduler(setup)
+            return built if isinstance(built, LiveScheduler) else LiveScheduler(built, False)
+        return schedulers.make(
             config.scheduler,
             setup,
             budget=config.budget,
@@ -325,8 +357,17 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
             fade_selector=config.fade_selector,
             target=config.target,
         )
+
+    def make(setup: Setup) -> Pieces:
+        built, reads_learner = build_scheduler(setup)
+        if built.selector.budget != config.budget:
+            raise ValueError(
+                f"scheduler: its budget is {built.selector.budget}, num_prompts x group_size is"
+                f" {config.budget}"
+            )
+        rule = make_admit(config, built, max_tokens)
         return pieces.build(
-            scheduler,
+            built,
             rule,
             graphdef=base.graphdef,
             options=options,

@@ -127,4 +127,4 @@ def build(
     """
     plan = sizes.plan(num_prompts, budget, group_size, exploration=exploration, **options)
     rule = partial(select, plan, tracker, gap)
-    return Selector(init, rule, observe, plan.budget, plan.max_groups)
+    return Selector(init, rule, observe, plan.budget, plan.max_groups, plan.group_size)

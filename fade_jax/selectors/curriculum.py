@@ -165,6 +165,7 @@ def build(
         partial(observe, control),
         plan.budget,
         plan.max_groups,
+        plan.group_size,
     )
 
 

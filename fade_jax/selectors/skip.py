@@ -216,4 +216,5 @@ def build(
         partial(observe, control),
         plan.budget,
         plan.max_groups,
+        plan.group_size,
     )

@@ -114,4 +114,4 @@ def build(
         **options,
     )
     act = partial(select, plan, tracker, rule, target)
-    return Selector(init, act, observe, plan.budget, plan.max_groups)
+    return Selector(init, act, observe, plan.budget, plan.max_groups, plan.group_size)

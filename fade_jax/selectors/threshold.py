@@ -149,4 +149,4 @@ def build(
     )
     filled = float(wanted) if isinstance(wanted, int) else wanted
     rule = partial(select, plan, tracker, filled, z, tau)
-    return Selector(init, rule, observe, plan.budget, plan.max_groups)
+    return Selector(init, rule, observe, plan.budget, plan.max_groups, plan.group_size)

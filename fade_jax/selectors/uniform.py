@@ -130,4 +130,6 @@ def build(
     if epochs and plan.source_floor:
         raise ValueError(f"source_floor must be 0 with epochs=True, got {plan.source_floor}")
     rule = partial(select, plan, tracker, epochs)
-    return Selector(partial(init, plan, epochs), rule, observe, plan.budget, plan.max_groups)
+    return Selector(
+        partial(init, plan, epochs), rule, observe, plan.budget, plan.max_groups, plan.group_size
+    )

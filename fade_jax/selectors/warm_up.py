@@ -87,9 +87,9 @@ def build(first: Selector, then: Selector, *, iterations: int) -> Selector:
         A Selector.
 
     Raises:
-        ValueError: the rules differ in budget or max_groups, or iterations is negative.
+        ValueError: the rules differ in budget, max_groups or group_size, or iterations is negative.
     """
-    for field in ("budget", "max_groups"):
+    for field in ("budget", "max_groups", "group_size"):
         one, other = getattr(first, field), getattr(then, field)
         if one != other:
             raise ValueError(f"{field} must be the same for both selectors, got {one} and {other}")
@@ -101,4 +101,5 @@ def build(first: Selector, then: Selector, *, iterations: int) -> Selector:
         partial(observe, first, then),
         first.budget,
         first.max_groups,
+        first.group_size,
     )

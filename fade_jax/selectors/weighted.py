@@ -108,4 +108,4 @@ def build(
         **options,
     )
     rule = partial(select, plan, tracker, score, temperature, floor)
-    return Selector(init, rule, observe, plan.budget, plan.max_groups)
+    return Selector(init, rule, observe, plan.budget, plan.max_groups, plan.group_size)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fade_jax import driver, utility
 from fade_jax.driver import LearnReport, Pieces, Record, Rows, RunState
+from fade_jax.simulation import admission
 from fade_jax.simulation.world import World, pass_rates, trained
 from fade_jax.types import Observation, Scheduler
 
@@ -54,10 +55,11 @@ def build(scheduler: Scheduler) -> Pieces:
         rates = pass_rates(world, ability)[rows.prompt_ids]
         return Rollouts(rows, jax.random.bernoulli(key, rates).astype(jnp.int8)), ()
 
+    rule = admission.build(scheduler.admission, scheduler.selector.max_groups)
+
     def admit(state, rollouts: Rollouts, verdicts, key):
-        del key
-        _, batch = driver.count(rollouts.rows, verdicts)
-        return state, batch, (batch.trials > 0).any()
+        _, generated = driver.count(rollouts.rows, verdicts)
+        return rule.admit(state, generated, key)
 
     def learn(world: World, ability, batch: Observation, key):
         noise = world.drift * jax.random.normal(key, ability.shape, ability.dtype)
@@ -68,7 +70,7 @@ def build(scheduler: Scheduler) -> Pieces:
         scheduler=scheduler,
         sample=sample,
         verify=lambda world, rollouts: rollouts.verdicts,
-        init_admit=lambda: (),
+        init_admit=rule.init,
         admit=admit,
         learn=learn,
     )

@@ -17,7 +17,7 @@ class Run:
     """A scheduler that is told outcomes and asked for its choice, one step at a time."""
 
     def __init__(self, scheduler):
-        tracker, self.selector = scheduler
+        tracker, self.selector, _ = scheduler
         self.belief, self.memory, self.steps = tracker.init(), self.selector.init(), 0
 
         def step(belief, memory, seen, key):

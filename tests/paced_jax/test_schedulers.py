@@ -36,7 +36,7 @@ NAMES: list[Any] = list(get_args(schedulers.SchedulerName))
 
 def choices(live, tracker_state=None, draws=8):
     """[draws] selections under different keys."""
-    tracker, selector = live.scheduler
+    tracker, selector, _ = live.scheduler
     state = tracker.init() if tracker_state is None else tracker_state
 
     @jax.jit

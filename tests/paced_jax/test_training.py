@@ -2,10 +2,12 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from live_world import (
@@ -20,7 +22,9 @@ from live_world import (
     unoptimised,
 )
 
-from fade_jax import driver
+from fade_jax import driver, presets
+from fade_jax.trackers import ema
+from fade_jax.types import Admission, Scheduler, SelectInfo, Selection, Selector
 from paced_jax import schedulers, training
 from paced_jax.objectives import (
     PolicyGradient,
@@ -119,9 +123,119 @@ def test_a_misspelt_switch_is_named(switch):
         typo.__post_init__()
 
 
+# What each field changes of a run; those of its caller are read by whoever drives it.
+CALLERS = {"iterations", "chunk", "seed"}
+FADE = {"scheduler": "fade", "num_skills": 3}
+FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
+    "scheduler": (UNIFORM, "lilo"),
+    "objective": (UNIFORM, "rloo"),
+    "num_prompts": (UNIFORM, 5),
+    "group_size": (UNIFORM, 5),
+    "policy_learning_rate": (UNIFORM, 2e-2),
+    "partition_learning_rate": (UNIFORM, 2e-2),
+    "weight_decay": (UNIFORM, 0.1),
+    "warmup": (UNIFORM, 3),
+    "clip_norm": (UNIFORM, 0.5),
+    "beta": (UNIFORM, 0.7),
+    "admit": (UNIFORM, "best_of"),
+    "replay": ({}, "off"),
+    "replay_partition": ({}, "off"),
+    "correction": ({}, "behaviour_anchor"),
+    "loadings": (FADE, "shuffled"),
+    "num_skills": (FADE, 4),
+    "fade_selector": (FADE, "weighted"),
+    "exploration": (FADE, 0.5),
+    "target": ({}, 0.4),
+    "measure_kl": (UNIFORM, False),
+}
+GROUND = {"policy", "pool_seed", "num_train"}
+"""Fields that another ground goes with: `prepare` refuses a difference."""
+
+
+def fingerprint(**changes):
+    """The program of an iteration and the constants it reads."""
+    run = prepare(config(**changes), ground())
+    state = jax.eval_shape(run.init, run.setup, jax.random.key(0))
+    program = jax.make_jaxpr(lambda setup, s: driver.iterate(run.make(setup), setup, s))
+    text = re.sub(r"0x[0-9a-f]+", "", str(program(run.setup, state)))
+    return text, [np.asarray(x).tobytes() for x in jax.tree.leaves(run.setup)]
+
+
+def test_every_option_has_an_effect():
+    # Field report row 18: an option that is accepted and does nothing.
+    fields = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert fields == set(FLIPS) | CALLERS | GROUND
+    for name, (rest, value) in FLIPS.items():
+        assert fingerprint(**rest) != fingerprint(**(rest | {name: value})), name
+    assert fingerprint(**FADE) == fingerprint(**FADE)
+
+
+class Turn(NamedTuple):
+    """How often it has chosen."""
+
+    count: Any
+
+
+def in_turn(setup):
+    """A scheduler of one's own: prompts in the order of the pool, whatever is believed."""
+    num_prompts = setup.embeddings.shape[0]
+    tracker = ema.build(num_prompts)
+
+    def select(state, belief, key):
+        del key
+        ids = (state.count * NUM_PROMPTS + jnp.arange(NUM_PROMPTS)) % num_prompts
+        sizes = jnp.full(NUM_PROMPTS, GROUP_SIZE)
+        info = SelectInfo(
+            tracker.informative(belief, GROUP_SIZE)[ids].sum(),
+            jnp.int32(BUDGET),
+            jnp.int32(0),
+            jnp.asarray(False),
+        )
+        return Turn(state.count + 1), Selection(ids.astype(jnp.int32), sizes), info
+
+    selector = Selector(
+        lambda: Turn(jnp.int32(0)),
+        select,
+        lambda state, observation: state,
+        BUDGET,
+        NUM_PROMPTS,
+        GROUP_SIZE,
+    )
+    return Scheduler(tracker, selector, Admission("best_of", 2))
+
+
+def test_a_scheduler_of_ones_own_trains():
+    run = prepare(config(scheduler="uniform"), ground(), scheduler=in_turn)
+    step = driver.compile_step(run.make, chunk=3)
+    played = play(step, run.setup, run.init(run.setup, jax.random.key(0)), 12)
+    ids = played.records.observation.prompt_ids
+    np.testing.assert_array_equal(ids.reshape(-1), np.arange(12 * NUM_PROMPTS) % POOL)
+    assert int(played.states[-1].selector.count) == 12
+    # Its admission came along: two groups of each iteration train.
+    assert make_admit(run.config, in_turn(run.setup), 4).num_rows == 2 * GROUP_SIZE
+    assert int(played.states[-1].learner.version) > 0
+
+
+def test_a_scheduler_of_another_budget_is_refused():
+    def twice(setup):
+        return presets.uniform(POOL, budget=2 * BUDGET, group_size=GROUP_SIZE)
+
+    run = prepare(config(scheduler="uniform"), ground(), scheduler=twice)
+    with pytest.raises(ValueError, match=r"scheduler: its budget is 32, .* is 16"):
+        run.init(run.setup, jax.random.key(0))
+
+
+def admit_of(plan, max_tokens):
+    """The rule of a plan; those of dapo and lilo come with their preset."""
+    screening = {"dapo": presets.dapo, "lilo": presets.lilo}
+    build = screening.get(plan.scheduler, presets.uniform)
+    scheduler = build(plan.num_train, budget=plan.budget, group_size=plan.group_size)
+    return make_admit(plan, scheduler, max_tokens)
+
+
 def test_what_only_a_piece_can_refuse_is_refused_by_name_too():
     with pytest.raises(ValueError, match="correction: rows up to 2 steps old need one"):
-        make_admit(config(correction="none", replay="on"), 4)
+        admit_of(config(correction="none", replay="on"), 4)
     with pytest.raises(ValueError, match="num_skills: 39 is not in"):
         prepare(config(scheduler="fade", num_skills=39), ground())
 
@@ -138,16 +252,25 @@ def test_replay_goes_with_the_scheduler_unless_said():
     assert all(config(scheduler=n, replay="on").uses_replay for n in names)
     assert not config(scheduler="paced", replay="off").uses_replay
     # Of 256 rollouts, an eighth is replayed and a quarter kept.
-    rule = make_admit(TrainConfig(), 12)
+    rule = admit_of(TrainConfig(), 12)
     assert (rule.num_rows, rule.num_groups, rule.num_replayed) == (256 + 32, 32 + 32, 32)
     assert rule.init()[1].number.shape == (64,)
     for choice, rows, groups in (
         ("all", BUDGET, NUM_PROMPTS),
         ("drop_degenerate", BUDGET, BUDGET // 2),
         ("best_of", BUDGET // 4, NUM_PROMPTS),
+        ("preset", BUDGET, NUM_PROMPTS),
     ):
-        rule = make_admit(config(scheduler="uniform", admit=choice), 4)
+        rule = admit_of(config(scheduler="uniform", admit=choice), 4)
         assert (rule.num_rows, rule.num_groups, rule.num_replayed) == (rows, groups, 0)
+    # Screening presets bring their own: a third waits to be informative, the best quarter trains.
+    rows = [
+        admit_of(TrainConfig(scheduler=name, num_prompts=24), 4).num_rows
+        for name in ("dapo", "lilo")
+    ]
+    assert rows == [8 * 8, 6 * 8]
+    overruled = admit_of(TrainConfig(scheduler="dapo", num_prompts=24, admit="all"), 4)
+    assert overruled.num_rows == 24 * 8
 
 
 def test_rollouts_are_counted():

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from scheduler_grid import one_of
 
 from fade_jax import outcomes
 from fade_jax.driver import LearnReport, Pieces
@@ -54,26 +55,3 @@ def pieces(
         admit=admit,
         learn=learn,
     )
-
-
-def one_of(selectors: Sequence[Selector], index) -> Selector:
-    """The selector of that number, all in one compiled program; each has its place in the state."""
-
-    def branch(i, selector, state, tracker_state, key):
-        def act():
-            new, *rest = selector.select(state[i], tracker_state, key)
-            return (*state[:i], new, *state[i + 1 :]), *rest
-
-        return act
-
-    def select(state, tracker_state, key):
-        branches = [branch(i, s, state, tracker_state, key) for i, s in enumerate(selectors)]
-        return jax.lax.switch(index, branches)
-
-    def observe(state, observation):
-        return tuple(s.observe(x, observation) for s, x in zip(selectors, state, strict=True))
-
-    def init():
-        return tuple(s.init() for s in selectors)
-
-    return Selector(init, select, observe, selectors[0].budget, selectors[0].max_groups)

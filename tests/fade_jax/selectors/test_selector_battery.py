@@ -1,10 +1,9 @@
-"""Every tracker under every selector. A newcomer joins by one line in TRACKERS or SELECTORS.
+"""Every tracker under every selector, in simulation; `scheduler_grid` lists them.
 
 Compilation is what takes the time, so all selectors of a tracker share one compiled iteration of
 the driver, which is told by number whose turn it is.
 """
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -17,68 +16,17 @@ from battery_world import (
     MAX_GROUPS,
     NUM_PROMPTS,
     Learner,
-    one_of,
-    pass_rates,
     pieces,
 )
+from scheduler_grid import SELECTORS, TRACKERS, one_of
 from selector_cases import QUICK
 
-from fade_jax import ability_difficulty, driver, hyperparameters, moments
-from fade_jax.selectors import (
-    allocation,
-    cdas,
-    curriculum,
-    skip,
-    thompson,
-    threshold,
-    top_m,
-    uniform,
-    weighted,
-)
-from fade_jax.trackers import cdas as cdas_tracker
-from fade_jax.trackers import discounted_beta, ema, logit_kalman, markov, oracle
-from fade_jax.types import Observation, Tracker
+from fade_jax import driver
+from fade_jax.trackers import discounted_beta
+from fade_jax.types import Observation
 
 # The driver mixes flags and counts; every tracker is compiled with every selector.
 pytestmark = [pytest.mark.standard_promotion, pytest.mark.slow]
-
-
-def told(num_prompts):
-    return oracle.build(
-        pass_rates(Learner(jnp.zeros(())), jnp.arange(num_prompts, dtype=jnp.int32))
-    )
-
-
-def fade(num_prompts):
-    loadings = np.random.default_rng(0).normal(size=(num_prompts, 2))
-    return ability_difficulty.build(
-        jnp.asarray(loadings, float), hyperparameters.default(2), rule=moments.pg(2)
-    )
-
-
-TRACKERS: dict[str, Callable[[int], Tracker]] = {
-    "ema": ema.build,
-    "discounted beta": discounted_beta.build,
-    "markov": markov.build,
-    "cdas": cdas_tracker.build,
-    "kalman": partial(logit_kalman.build, rule=moments.ekf()),
-    "oracle": told,
-    "fade": fade,
-}
-SELECTORS: dict[str, Callable[..., Any]] = {
-    "uniform": uniform.build,
-    "epochs": partial(uniform.build, epochs=True),
-    "top_m": top_m.build,
-    "thompson": thompson.build,
-    "weighted": weighted.build,
-    "threshold": partial(threshold.build, wanted=1.5, z=0.5, tau=0.6),
-    "skip": skip.build,
-    "skip by tracker": partial(skip.build, rule="tracker"),
-    "curriculum": curriculum.build,
-    "cdas": cdas.build,
-    "allocation": allocation.build,
-}
-SAME_SIZES = [name for name in SELECTORS if name != "allocation"]
 
 
 def begin(tracker, index, key):
@@ -112,7 +60,7 @@ def test_any_tracker_runs_under_any_selector(tracker):
     differ = 0
     for index, name in enumerate(SELECTORS):
         state, records = play(tracker, index, 0)
-        assert int(state.fault.prompt_id) == -1 and int(state.iteration) == 4, name
+        assert int(state.fault.kind) == 0 and int(state.iteration) == 4, name
         ids, trials = records.observation.prompt_ids, records.observation.trials
         used = trials > 0
         assert ids.shape == (4, MAX_GROUPS) and (trials.sum(1) == BUDGET).all(), name

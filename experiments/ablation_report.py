@@ -1,0 +1,259 @@
+"""The report of `fade_ablation`, as Markdown and as tables on the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import intervals, run_folder
+from experiments.ablation_grid import LOOP_TRACKERS, ZERO_DRIFT
+
+Cells = dict[str, dict[str, Any]]
+
+
+def show(values: Sequence[float], digits: int = 3) -> str:
+    """Mean and 95 % interval over the worlds."""
+    known = [x for x in values if x is not None and not np.isnan(x)]
+    return intervals.show(intervals.of(known), digits) if known else "–"
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Mean over the worlds where it was measured."""
+    known = [x for x in values if x is not None]
+    return float(np.mean(known)) if known else None
+
+
+def difference(cell: dict[str, Any], other: dict[str, Any], key: str) -> str:
+    """Paired difference over the worlds, with its 95 % interval."""
+    return show(np.subtract(cell[key], other[key]).tolist(), 4)
+
+
+def best_still(cells: Cells) -> str | None:
+    """The zero-drift per-prompt tracker of smallest error."""
+    there = [name for name in ZERO_DRIFT if name in cells]
+    return min(there, key=lambda name: float(np.mean(cells[name]["rmse"]))) if there else None
+
+
+def claims(cells: Cells) -> dict[str, Any]:
+    """What the loadings bring: FADE's error over the still tracker's, shuffled against K = 0."""
+    still = best_still(cells)
+    if still is None or not {"fade", "fade_k0", "fade_shuffled"} <= set(cells):
+        return {}
+    ratio = np.divide(cells["fade"]["rmse"], cells[still]["rmse"])
+    out = {
+        "best_zero_drift": still,
+        "ratio": intervals.of(ratio),
+        "ratio_of_means": float(np.mean(cells["fade"]["rmse"]) / np.mean(cells[still]["rmse"])),
+    }
+    for name in ("fade_shuffled", "fade_trusting"):
+        if name in cells:
+            out[f"{name}_minus_k0"] = intervals.of(
+                np.subtract(cells[name]["rmse"], cells["fade_k0"]["rmse"])
+            )
+    return out
+
+
+def _tracking(cells: Cells, labels: dict[str, str]) -> list[str]:
+    header = (
+        "tracker",
+        "RMSE of E[p]",
+        "Spearman",
+        "true P(informative) of its top 16",
+        "log loss",
+        "ECE",
+    )
+    order = sorted(cells, key=lambda name: float(np.mean(cells[name]["rmse"])))
+    rows = [
+        (
+            labels[name],
+            show(cells[name]["rmse"], 4),
+            show(cells[name]["spearman"]),
+            show(cells[name]["top_informative"]),
+            show(cells[name]["log_loss"]),
+            cells[name]["ece"],
+        )
+        for name in order
+    ]
+    run_folder.print_table("Tracking the same uniform run", header, rows)
+    sections = [
+        "## Tracking: the same uniform run, every tracker tuned on other worlds",
+        run_folder.markdown_table(header, rows),
+        f"ECE of a perfect prediction here: about {cells[order[0]]['ece_noise_floor']:.4f}.",
+    ]
+    said = claims(cells)
+    if said:
+        lines = [
+            f"FADE's error is {said['ratio_of_means']:.3f} of the best zero-drift per-prompt"
+            f" tracker's ({labels[said['best_zero_drift']]}); mean of the worlds' ratios"
+            f" {intervals.show(said['ratio'])}."
+        ]
+        for name, words in (
+            ("fade_shuffled", "Shuffled loadings, tuned"),
+            ("fade_trusting", "Shuffled loadings, with the parameters of informative ones"),
+        ):
+            key = f"{name}_minus_k0"
+            if key in said:
+                lines.append(f"{words}: {intervals.show(said[key], 4)} RMSE over K = 0.")
+        sections.append(" ".join(lines))
+    for key, title in (
+        ("by_visits", "RMSE by visits so far"),
+        ("by_age", "RMSE by iterations since the last visit"),
+    ):
+        bins = list(cells[order[0]][key])
+        table = [(labels[n], *(mean(cells[n][key][b]) for b in bins)) for n in order]
+        sections += [f"### {title}", run_folder.markdown_table(("tracker", *bins), table)]
+    return sections
+
+
+def _filter(cells: Cells, reference: dict[str, Any] | None) -> list[str]:
+    header = ("changed", "to", "RMSE", "minus tuned FADE", "log loss", "ECE")
+    rows = [
+        (
+            cell["factor"],
+            cell["label"],
+            show(cell["rmse"], 4),
+            difference(cell, reference, "rmse") if reference else None,
+            show(cell["log_loss"]),
+            cell["ece"],
+        )
+        for cell in cells.values()
+    ]
+    return [
+        "## The filter: one thing changed at a time",
+        "All else as tuned. Differences are paired over the worlds.",
+        run_folder.markdown_table(header, rows),
+    ]
+
+
+def _skills(cells: Cells) -> list[str]:
+    header = ("told", "RMSE", "Spearman", "log loss", "ECE")
+    rows = [
+        (name, show(c["rmse"], 4), show(c["spearman"]), show(c["log_loss"]), c["ece"])
+        for name, c in cells.items()
+    ]
+    return [
+        "## How many loadings: 16 true skills, K told (beyond 16: noise)",
+        run_folder.markdown_table(header, rows),
+    ]
+
+
+def _jump(cells: Cells) -> list[str]:
+    steps = [1, 2, 5, 10, 20]
+    header = ("tracker", *(f"after {s}" for s in steps), "others after 2")
+    rows = [
+        (
+            name,
+            *(f"{np.mean(np.array(c['followed'])[:, s]):.2f}" for s in steps),
+            f"{np.mean(np.array(c['others'])[:, 2]):+.3f}",
+        )
+        for name, c in cells.items()
+    ]
+    return [
+        "## A leap of one skill by 2 logits: share of it followed, by iterations",
+        "Mean over the prompts of that skill, seen since or not; *others*: mean change of E[p] of"
+        " all other prompts.",
+        run_folder.markdown_table(header, rows),
+    ]
+
+
+def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
+    sections = []
+    grid = {tuple(name.split(" x ")): c for name, c in cells.items() if " x " in name}
+    grid = {key: c for key, c in grid.items() if key[0] in labels}
+    names = [t for t in LOOP_TRACKERS if any(key[0] == t for key in grid)]
+    rules = list(dict.fromkeys(key[1] for key in grid))
+    for key, title in (
+        ("effective", "Effective groups: share neither all right nor all wrong"),
+        ("gain", "Gain of the true mean pass rate over the run"),
+        ("rmse", "RMSE of E[p] over the whole pool"),
+        ("distinct", "Distinct prompts chosen"),
+    ):
+        digits = 0 if key == "distinct" else 3
+        rows = [
+            (
+                labels[t],
+                *(
+                    f"{np.mean(grid[t, r][key]):.{digits}f}" if (t, r) in grid else None
+                    for r in rules
+                ),
+            )
+            for t in names
+        ]
+        sections += [f"### {title}", run_folder.markdown_table(("tracker", *rules), rows)]
+        run_folder.print_table(title, ("tracker", *rules), rows)
+    if sections:
+        sections = ["## Closed loops: trackers x paradigms", *sections]
+    yields = [(t, grid[t, "threshold"]) for t in names if (t, "threshold") in grid]
+    if yields:
+        header = (
+            "tracker",
+            "planned groups",
+            "informative, planned",
+            "realised",
+            "realised / planned",
+        )
+        rows = [
+            (
+                labels[t],
+                show(c["planned_groups"], 2),
+                show(c["planned_expected"], 2),
+                show(c["planned_realised"], 2),
+                show(np.divide(c["planned_realised"], c["planned_expected"]).tolist()),
+            )
+            for t, c in yields
+        ]
+        sections += [
+            "### The threshold rule: planned against realised yield",
+            "It plans the smallest set expected to hold 8 informative groups of 16 generated.",
+            run_folder.markdown_table(header, rows),
+        ]
+    for prefix, title in (
+        ("preset ", "Published schedulers, as published, at equal rollouts"),
+        ("utility ", "FADE under other utilities"),
+    ):
+        chosen = {n.removeprefix(prefix): c for n, c in cells.items() if n.startswith(prefix)}
+        if not chosen:
+            continue
+        header = ("scheduler", "effective", "predicted", "gain", "RMSE", "distinct", "updates")
+        rows = [
+            (
+                name,
+                show(c["effective"]),
+                show(c["predicted"]),
+                show(c["gain"]),
+                f"{np.mean(c['rmse']):.3f}",
+                f"{np.mean(c['distinct']):.0f}",
+                f"{np.mean(c['updates']):.0f}",
+            )
+            for name, c in chosen.items()
+        ]
+        sections += [f"## {title}", run_folder.markdown_table(header, rows)]
+        run_folder.print_table(title, header, rows)
+    return sections
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md and prints the main tables."""
+    cells, labels = content["cells"], content["labels"]
+    setting = content["config"]["setting"]
+    sections = [
+        f"Simulated worlds of {setting['num_prompts']} prompts and {setting['num_skills']} skills;"
+        f" {setting['groups']} groups of {setting['group_size']} an iteration,"
+        f" {setting['iterations']} iterations, scored from iteration {setting['first_scored']};"
+        f" abilities wander by {setting['drift']} logits an iteration and rise with what is trained"
+        f" on. {content['config']['seeds']} worlds; brackets are 95 % t-intervals over worlds. The"
+        " worlds are of the filter's own family: this shows correctness and the size of effects"
+        " under ideal loadings, nothing about language models."
+    ]
+    if cells.get("tracking"):
+        sections += _tracking(cells["tracking"], labels)
+    if cells.get("filter"):
+        sections += _filter(cells["filter"], cells.get("tracking", {}).get("fade"))
+    if cells.get("skills"):
+        sections += _skills(cells["skills"])
+    if cells.get("jump"):
+        sections += _jump(cells["jump"])
+    if cells.get("loops"):
+        sections += _loops(cells["loops"], labels)
+    return run_folder.write_report(folder, "Ablations in simulation", sections)
