@@ -88,7 +88,7 @@ def check_cadence(config: TrainConfig, watch: Watch) -> None:
     """
     if watch.eval_every % config.chunk:
         raise ValueError(
-            f"eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
+            f"watch.eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
         )
 
 

@@ -33,7 +33,8 @@ class Config:
     iterations: int = TINY.iterations
     """Of each run, 32 prompts x 8 rollouts each."""
     out: Path | None = None
-    """Folder to write to; finished runs in it are not repeated."""
+    """Folder to write to, runs/quickstart/<time> if not given; finished runs in it are not
+    repeated. Report and figures are of this call's methods and seeds."""
     quick: bool = False
     """20 iterations of one seed, to see everything work."""
     watch: live_run.Watch = dataclasses.field(default_factory=live_run.Watch)
@@ -75,7 +76,7 @@ def main(config: Config) -> dict[str, Any]:
     drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)
     rows = table(results)
     title = f"After {setting.budget * config.iterations:,} rollouts each"
-    run_folder.print_table(f"{title}, mean of seeds {list(config.seeds)}", HEADER, rows)
+    run_folder.print_table(f"{title}, mean of seeds {list(config.seeds)}", header(config), rows)
     for line in notes(results, len(config.seeds)):
         run_folder.console.print(line)
     write_report(folder, config, setting, results, rows, drawn)
@@ -83,25 +84,29 @@ def main(config: Config) -> dict[str, Any]:
     return results
 
 
-HEADER = (
-    "method",
-    "effective",
-    "val end",
-    "val mean",
-    "test@1",
-    "test@k",
-    "ECE (floor)",
-    "p rmse",
-    "prompts",
-    "beta KL",
-    "s/iter",
-)
+def header(config: Config) -> tuple[str, ...]:
+    """Names of the columns of `table`."""
+    most = max(k for k in (1, 2, 4, 8, 16, 32) if k <= config.watch.test_group_size)
+    return (
+        "method",
+        "effective",
+        "val end",
+        "val mean",
+        "test@1",
+        f"test@{most}",
+        "ECE (floor)",
+        "p rmse",
+        "prompts",
+        "beta KL",
+        "s/iter",
+    )
+
+
 LEGEND = (
     "effective: share of the generated groups that were neither all right nor all wrong. val, "
     "test: pass rate on 512 held-out prompts each, uniform over skills and lengths, not charged; "
-    "at the end, averaged over the run; pass@1 and pass@k of the last policy, k the rollouts of a "
-    "test prompt. ECE: calibration error of "
-    "the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
+    "at the end, averaged over the run; pass@1 and pass@k of the last policy. ECE: calibration "
+    "error of the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
     "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
     "prompts: distinct ones trained on. beta KL: how far a step moved the policy, which is one "
     "(small) part of the error of V as a pass rate; the rest is what the head has not learnt."
@@ -219,7 +224,7 @@ def write_report(
         f"rollouts a run, policy `{setting.policy}`, means of seeds {list(config.seeds)}. "
         f"`paced` also replays up to {setting.budget // 8} earlier successes a step, which are no "
         "rollouts but are gradient; `paced_no_replay` does not.",
-        run_folder.markdown_table(HEADER, rows),
+        run_folder.markdown_table(header(config), rows),
         LEGEND,
         *notes(results, len(config.seeds)),
     ]

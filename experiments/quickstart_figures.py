@@ -101,7 +101,7 @@ def _calibration(folder: Path, groups) -> tuple[Path, str]:
         axis.plot(bins.predicted[full], bins.observed[full], color=colour, zorder=2)
         size = 12 + 140 * bins.count[full] / bins.count.sum()
         axis.scatter(bins.predicted[full], bins.observed[full], s=size, color=colour, zorder=3)
-        axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=name)
+        axis.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.06), title=name)
         if i >= len(groups) - columns:
             axis.set_xlabel("P(informative)")
             axis.tick_params(labelbottom=True)
@@ -156,7 +156,7 @@ def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
     axes[0, 0].set_yticks(range(len(SKILLS)), SKILLS)
     axes[1, 0].set_yticks(range(widest), [str(n + 1) for n in range(widest)])
     axes[1, 0].set_ylabel("length")
-    figure.colorbar(image, ax=axes, label="share of the chosen prompts", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="share of the chosen prompts", shrink=0.8, extend="max")
     return (
         figures.save(figure, folder / "chosen.png"),
         "What was chosen over time, by skill (top) and length (bottom), all seeds together.",

@@ -32,7 +32,8 @@ class Config:
     iterations: int | None = None
     """Of each run; None for the setting's own."""
     out: Path | None = None
-    """Folder to write to; finished runs in it are not repeated."""
+    """Folder to write to, runs/setting_check/<time> if not given; finished runs in it are not
+    repeated."""
     watch: live_run.Watch = dataclasses.field(
         default_factory=lambda: live_run.Watch(tensorboard=False)
     )

@@ -176,11 +176,14 @@ class TensorBoard:
         Args:
             folder: where the event files are; made if missing.
             resume_at: the first iteration that will be written; TensorBoard hides what earlier
-                files hold of it and later ones.
+                files hold of it and later ones. At 0 they hold nothing else, and are deleted.
         """
         from tensorboardX import SummaryWriter  # here, because it brings protobuf along
 
         folder = Path(folder)
+        if resume_at.__index__() == 0:
+            for old in folder.glob("*tfevents*"):
+                old.unlink()
         # Event files are named by the second they were opened in. The number keeps a second one of
         # the same second from overwriting the first, and sorts after it.
         number = sum(1 for _ in folder.glob("*tfevents*"))

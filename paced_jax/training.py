@@ -67,8 +67,8 @@ class TrainConfig:
     """Of the prompts."""
     num_train: int = 8192
     """Distinct training prompts."""
-    policy_learning_rate: float = 1e-4
-    """Of the policy, AdamW."""
+    policy_learning_rate: float = 2e-4
+    """Of the policy, AdamW; what the comparisons' setting has."""
     partition_learning_rate: float = 1e-3
     """Of V = beta log Z, in a group of its own."""
     weight_decay: float = 0.0
@@ -95,7 +95,7 @@ class TrainConfig:
     fade_selector: schedulers.FadeSelector = "top_m"
     """How FADE chooses by P(informative)."""
     exploration: float | None = None
-    """Share of the prompts chosen at random; None for the preset's own."""
+    """Share of the prompts chosen at random; None for the scheduler's own."""
     target: float = 0.5
     """Pass rate the paced scheduler aims at."""
     measure_kl: bool = True
