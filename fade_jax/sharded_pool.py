@@ -30,7 +30,7 @@ from fade_jax.pool_loadings import ALIGNMENT, PoolLoadings, padded_size
 AXIS = "prompts"
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of one axis, "prompts"; a mesh of your own with an axis of that name serves as well.
 
     Args:
@@ -81,7 +81,7 @@ def lay_out(mesh: Mesh, loadings: Float[Array, "N K"] | Float[np.ndarray, "N K"]
     num_prompts, num_skills = loadings.shape
     size = padded_size(num_prompts, multiple=ALIGNMENT * shards)
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
         start, stop, _ = index[1].indices(size)
         rows = np.asarray(loadings[start:stop])
         return np.pad(rows.T, ((0, 0), (0, stop - start - rows.shape[0])))

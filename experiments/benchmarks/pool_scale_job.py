@@ -72,8 +72,7 @@ def run_job(job: Job) -> dict[str, Any]:
         [sys.executable, "-m", "experiments.benchmarks.pool_scale_job", json.dumps(asdict(job))],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
@@ -219,7 +218,7 @@ def measure(job: Job) -> dict[str, Any]:
         "outputs": [digest(x) for x in outputs],
         "state": digest(cut((state.tracker, state.selector), job.num_prompts)),
         "same_layout": all(jax.tree.leaves(kept)),
-        "collectives": collectives(driven.as_text()),
+        "collectives": collectives(driven.as_text() or ""),
         "loadings_bytes": loadings.features.nbytes,
         "loadings_bytes_per_device": per_device(loadings),
         "state_bytes": sum(x.nbytes for x in jax.tree.leaves(state.tracker)),
@@ -232,7 +231,9 @@ def measure(job: Job) -> dict[str, Any]:
         del state
         found |= time_programs(job, programs, loadings, hyper, fresh)
     for name, program in programs.items():
-        found[f"{name}_temporary_bytes"] = program.memory_analysis().temp_size_in_bytes
+        memory = program.memory_analysis()
+        assert memory is not None, "this backend does not tell"
+        found[f"{name}_temporary_bytes"] = memory.temp_size_in_bytes
     found["peak_resident_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return found
 
