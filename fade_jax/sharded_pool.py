@@ -3,7 +3,8 @@
 The prompt axis lies over the mesh axis "prompts"; the ability and all scalars are copied to every
 device. Compiled under `jax.set_mesh(mesh)`, a step then works on each device's own prompts: what
 crosses devices are the observed rows and the candidates of each device, never an array of the pool.
-The same prompts are chosen on any number of devices, ties included. Works alike on CPU, GPU, TPU.
+The same prompts are chosen on any number of devices, ties included (tested on simulated CPU
+devices; nothing here is particular to them).
 
     mesh = sharded_pool.make_mesh()  # all devices, in one axis "prompts"
     loadings = sharded_pool.lay_out(mesh, loadings)  # [N, K] on the host; each device gets its part
@@ -11,8 +12,8 @@ The same prompts are chosen on any number of devices, ties included. Works alike
         state = sharded_pool.init(mesh, init, num_prompts, loadings, hyper)
         state, ids = step(loadings, hyper, state, key)  # your jitted, donated step, as it is
 
-One rule decides what is split, see `shardings`. Selectors that need the whole pool's order
-(`source_floor`, and what `experiments/benchmarks/pool_scale.py` lists) gather scores first.
+One rule decides what is split, see `shardings`. `source_floor` and uniform choice by epochs need
+an order of the whole pool: there each device gathers scores (or ids) of all prompts, and sorts.
 
 Shapes: `N` prompts, `P >= N` padded prompts, `K` skills, `S` devices of the mesh axis.
 """
