@@ -61,7 +61,7 @@ def _largest(scores: Float[Array, " N"], count: int, depth: int) -> Int[Array, "
     for i in range(1, depth):
         best = jnp.maximum(best, padded[i::depth])
     # In the order of the pool, so that the candidates are too.
-    runs = jnp.sort(jax.lax.top_k(best, count)[1])
+    runs = jax.lax.sort(jax.lax.top_k(best, count)[1], is_stable=False)
     steps = jnp.arange(depth, dtype=runs.dtype)
     indices = (depth * runs[:, None] + steps[None, :]).reshape(-1)
     candidates = jnp.where(indices < size, scores.at[indices].get(mode="clip"), -jnp.inf)
