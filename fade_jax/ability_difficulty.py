@@ -27,6 +27,7 @@ from fade_jax.linear_gaussian import Form, Gaussian
 from fade_jax.moments import MomentRule, Site
 from fade_jax.outcomes import merge_duplicates, normalised_innovation
 from fade_jax.pool_loadings import PoolLoadings, lay_out, linear, quadratic, rows
+from fade_jax.sharded_pool import split
 from fade_jax.shrinkage import Shrinkage, bayes
 from fade_jax.types import Elapsed, Estimate, GroupSize, Info, Observation, Tracker
 
@@ -269,10 +270,14 @@ def build(
         return _over_pool(model, state, lambda logits: utility.expected_pass_rate(*logits))
 
     def informative(state: State, group_size: GroupSize) -> Float[Array, " N"]:
-        if isinstance(group_size, int):
-            score = partial(utility.informative_logit, group_size=group_size)
-            return _over_pool(model, state, lambda logits: score(*logits))
-        return utility.informative_logit(*predictive(model, state), group_size)
+        one_each = not isinstance(group_size, int) and group_size.ndim > 0
+        if one_each:
+            num_prompts = model.loadings.num_prompts
+            sizes = jnp.broadcast_to(group_size, (num_prompts,))
+            group_size = jnp.pad(sizes, (0, state.visits.shape[0] - num_prompts))
+        score = partial(utility.informative_logit, group_size=group_size)
+        # Who has a size for each prompt has chosen already, and will read a few.
+        return _over_pool(model, state, lambda logits: score(*logits), few=one_each)
 
     return Tracker(
         init=partial(init, model),
@@ -325,9 +330,16 @@ def _intercepts_of(model: Model, state: State, prompt_ids: Int[Array, " B"]) -> 
 
 
 def _over_pool(
-    model: Model, state: State, function: Callable[[Estimate], Float[Array, " P"]]
+    model: Model,
+    state: State,
+    function: Callable[[Estimate], Float[Array, " P"]],
+    *,
+    few: bool = False,
 ) -> Float[Array, " N"]:
-    """Evaluates an elementwise function of every prompt's predictive logit."""
+    """Evaluates an elementwise function of every prompt's predictive logit.
+
+    With `few`, the compiler evaluates only those that are read by index.
+    """
     scale = jnp.ones_like(state.ability.mean).at[1:].set(model.hyper.loading_scale)
 
     def padded() -> Float[Array, " P"]:
@@ -338,8 +350,10 @@ def _over_pool(
         along = Estimate(
             linear(model.loadings, scale * state.ability.mean), quadratic(model.loadings, root)
         )
-        return function(_logits(along, intercept))
+        return split(function(_logits(along, intercept)))
 
+    if few:
+        return padded()[: model.loadings.num_prompts]
     # The branch is always taken. Without it XLA fuses the cut to [N] into the loop over the pool,
     # whose length is then no multiple of the vector width, and the loop runs 5 times slower.
     taken = ~(state.clock == -jnp.inf)

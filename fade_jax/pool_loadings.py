@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-_ALIGNMENT = 128
+ALIGNMENT = 128
 
 
 @jax.tree_util.register_dataclass
@@ -36,6 +36,11 @@ class PoolLoadings:
         return self.features.shape[0]
 
 
+def padded_size(num_prompts: int, *, multiple: int = ALIGNMENT) -> int:
+    """P: N rounded up to a multiple."""
+    return num_prompts + -num_prompts % multiple
+
+
 def lay_out(loadings: Float[Array, "N K"]) -> PoolLoadings:
     """Lays [N, K] loadings out for the filter; do it once, outside the compiled step.
 
@@ -49,7 +54,7 @@ def lay_out(loadings: Float[Array, "N K"]) -> PoolLoadings:
         >>> lay_out(jnp.zeros((300, 2))).features.shape
         (2, 384)
     """
-    padding = -loadings.shape[0] % _ALIGNMENT
+    padding = padded_size(loadings.shape[0]) - loadings.shape[0]
     return PoolLoadings(jnp.pad(loadings.T, ((0, 0), (0, padding))), loadings.shape[0])
 
 

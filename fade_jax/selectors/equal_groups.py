@@ -110,7 +110,7 @@ def largest_at_random(
     Same law as `top_k` of a random permutation of the pool, without the cost of sorting one.
     """
     first = largest(ranks, count)
-    cutoff = ranks[first[-1]]
+    cutoff = ranks[first[-1:]]  # a slice: reading one number gathers a pool split over devices
     # XLA may compute the ranks twice, rounding differently: being among the first decides, the
     # comparisons with the cutoff only add those who tie. So the ids stay distinct.
     among = jnp.zeros(ranks.shape, bool).at[first].set(True)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from fade_jax import moments, outcomes, utility
 from fade_jax.moments import MomentRule
+from fade_jax.sharded_pool import split
 from fade_jax.types import Elapsed, Estimate, GroupSize, Info, Observation, Tracker
 
 
@@ -183,10 +184,10 @@ def build(
         return current(state, drift, cap)
 
     def pass_rate(state: State) -> Float[Array, " N"]:
-        return utility.expected_pass_rate(*now(state))
+        return split(utility.expected_pass_rate(*now(state)))
 
     def informative(state: State, group_size: GroupSize) -> Float[Array, " N"]:
-        return utility.informative_logit(*now(state), group_size)
+        return split(utility.informative_logit(*now(state), group_size))
 
     def draw(key: Key[Array, ""], state: State) -> Float[Array, " N"]:
         mean, var = now(state)
