@@ -93,6 +93,8 @@ class TrainConfig:
     """How FADE chooses by P(informative)."""
     exploration: float | None = None
     """Share of the prompts chosen at random; None for the preset's own."""
+    epochs: bool = False
+    """Uniform choice that sees every prompt once before any twice."""
     target: float = 0.5
     """Pass rate the paced scheduler aims at."""
     measure_kl: bool = True
@@ -152,6 +154,7 @@ class TrainConfig:
             "fade_selector": fade or self.scheduler == "fade_k0",
             "target": self.scheduler == "paced",
             "exploration": self.scheduler != "uniform",
+            "epochs": self.scheduler == "uniform",
             "beta": self.objective in BALANCE,
             "partition_learning_rate": self.objective in ("paced", "flowrl"),
             "replay_partition": self.uses_replay,
@@ -324,6 +327,7 @@ def prepare(config: TrainConfig, ground: Ground | None = None) -> Run:
             exploration=config.exploration,
             fade_selector=config.fade_selector,
             target=config.target,
+            epochs=config.epochs,
         )
         return pieces.build(
             scheduler,

@@ -90,6 +90,7 @@ IDLE = [
     ({}, {"fade_selector": "thompson"}),
     ({"scheduler": "fade"}, {"target": 0.4}),
     (UNIFORM, {"exploration": 0.1}),
+    ({}, {"epochs": True}),
     (UNIFORM | {"objective": "dapo"}, {"beta": 0.1}),
     (UNIFORM | {"objective": "grpo"}, {"partition_learning_rate": 1e-2}),
     (UNIFORM, {"replay_partition": "off"}),
