@@ -19,6 +19,7 @@ from fade_jax import (
     pool,
     pool_loadings,
     presets,
+    recording,
     replay,
     selectors,
     shrinkage,
@@ -27,6 +28,7 @@ from fade_jax import (
     trackers,
     tuning,
     utility,
+    warm_start,
 )
 from fade_jax.door import check_observation, observation_from_groups, pad_observation
 from fade_jax.pool_loadings import lay_out
@@ -67,6 +69,7 @@ __all__ = [
     "pool",
     "pool_loadings",
     "presets",
+    "recording",
     "replay",
     "selectors",
     "shrinkage",
@@ -75,4 +78,5 @@ __all__ = [
     "trackers",
     "tuning",
     "utility",
+    "warm_start",
 ]
