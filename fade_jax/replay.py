@@ -239,7 +239,7 @@ def replay_batches(
         state after the last batch; Info of every batch, stacked along I.
     """
 
-    def step(state: State, batch: Batches) -> tuple[State, Any]:
+    def step(state: State, batch: Any) -> tuple[State, Any]:  # one of `batches`, traced
         seen = Observation(batch.prompt_ids, batch.successes, batch.trials)
         whole = tracker.informative(state, group_size), tracker.pass_rate(state)
         prediction = tuple(values.at[seen.prompt_ids].get(mode="clip") for values in whole)

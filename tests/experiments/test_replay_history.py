@@ -81,7 +81,8 @@ def test_without_history_the_shipped_run_is_read_by_visits():
     got = replay_table.read_table(config.path, None, seed=0, quick=True)
     assert got.trials.shape == (12, 200) and (got.trials == 8).all() and got.group_size == 8
     history = histories.load(config.path)
-    assert got.texts == history.text[:200].tolist() and got.tags is not None
+    assert history.text is not None and got.tags is not None
+    assert got.texts == history.text[:200].tolist()
     for prompt in (0, 199):  # its first twelve groups, in the order they were sampled
         mine = history.successes[history.prompt_id == prompt][:12]
         np.testing.assert_array_equal(got.successes[:, prompt], mine)
