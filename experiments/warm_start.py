@@ -2,9 +2,10 @@
 
 Two recorded runs of different policies on the same prompts. FADE follows the first to its end; the
 second is then replayed batch by batch, in the order it happened, with a *cold* start (the prior),
-a *warm* one (the first run's intercepts, `fade_jax.warm_start`), a warm one with the intercepts
-*frozen*, and one with the intercepts *shuffled* over prompts, the control. Before every batch each
-arm states P(the group is informative). Priors and drift rates are fitted on the first run only, for
+a *warm* one (the first run's intercepts, `fade_jax.warm_start`), warm ones that allow for what the
+policies disagree on (variances widened; means alone), a warm one with the intercepts *frozen*, and
+with the intercepts *shuffled* over prompts, the control. Before every batch each arm states
+P(the group is informative). Priors and drift rates are fitted on the first run only, for
 all arms alike: nothing of the second run is known beforehand.
 
     python -m experiments.warm_start
@@ -38,15 +39,13 @@ from fade_jax.types import Estimate
 KINDS = {"constant": "fade_k0", "tags": "fade_tags", "text": "fade"}
 """Loadings, and the contender of `replay_history` that is fitted with them."""
 
-ARMS = ("cold", "warm", "warm frozen", "warm shuffled")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Warm-started FADE on a second policy's run."""
 
     histories: tuple[Path, Path] | None = None
-    """Two runs on the same prompts, each first and second in turn; the shipped ones if not given."""
+    """Two runs on the same prompts, each first and second in turn; the shipped ones by default."""
     out: Path | None = None
     """Folder to write to; a folder of an interrupted run is continued."""
     num_skills: int = 16
@@ -55,10 +54,12 @@ class Config:
     """Gradient steps of the empirical Bayes fit on the first run."""
     epochs: tuple[int, ...] = (1, 2, 4)
     """Epochs after which the cold start's loss is the mark to reach."""
-    orders: int = 5
+    widened: tuple[float, ...] = (0.5, 2.0)
+    """Variances added to the first run's intercepts, squared logits; each is an arm."""
+    orders: int = 3
     """Replays of the second run: as it happened, then with each epoch's groups in another order."""
-    shuffles: int = 5
-    """Permutations of the intercepts over which the control is averaged."""
+    shuffles: int = 3
+    """Permutations of the intercepts over which a control is averaged."""
     bootstrap: int = 2000
     """Bootstrap samples over prompts."""
     seed: int = 0
@@ -76,6 +77,8 @@ class Config:
                 raise ValueError(f"histories: no such file: {path}")
         if not self.epochs or min(self.epochs) < 1:
             raise ValueError(f"epochs must be 1 or more each, got {self.epochs}")
+        if min(self.widened, default=1.0) <= 0:
+            raise ValueError(f"widened must be positive, got {self.widened}")
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -148,8 +151,16 @@ def follow(
     return predictions, ability_difficulty.intercepts(model, state)
 
 
-def fit_first(config: Config, path: Path, fits: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Empirical Bayes on the first run, by visits, for each kind of loadings it has."""
+def fit_first(config: Config, path: Path, saved: dict[str, Any], file: Path) -> None:
+    """Empirical Bayes on the first run, by visits, for each kind of loadings it has.
+
+    Args:
+        config: of the fits.
+        path: of the first run.
+        saved: as of `load_fits`; gets the fits it lacks.
+        file: written after each fit.
+    """
+    fits = saved["fits"]
     table = read_table(path, None, seed=config.seed, quick=False)
     settings = replay_history.Config(
         history=path,
@@ -165,7 +176,7 @@ def fit_first(config: Config, path: Path, fits: dict[str, Any]) -> dict[str, dic
     for kind, name in KINDS.items():
         if kind in loadings and kind not in fits:
             fits[kind], _ = replay_history.fit_half(known[name], pool, table, everybody, settings)
-    return fits
+            run_folder.write_json(file, saved)
 
 
 def losses(predictions: np.ndarray, second: Second, batches: Batches) -> dict[str, np.ndarray]:
@@ -196,14 +207,26 @@ def replay_arms(
     def predict(intercepts: Estimate | None, frozen: bool = False) -> np.ndarray:
         return np.asarray(run(intercepts, batches, frozen=frozen)[0])
 
+    hyper = fade_hyperparameters(arrays, loadings.num_skills)
+    means = warm_start.widen(known, jnp.inf, hyper)
     rng = np.random.default_rng(config.seed)
-    orders = [rng.permutation(len(known.mean)) for _ in range(config.shuffles)]
-    shuffled = [Estimate(known.mean[order], known.var[order]) for order in orders]
+    shuffles = [rng.permutation(len(known.mean)) for _ in range(config.shuffles)]
+
+    def shuffled(intercepts: Estimate) -> list[np.ndarray]:
+        return [predict(Estimate(*(x[order] for x in intercepts))) for order in shuffles]
+
+    widened = {
+        f"warm, var + {added:g}": [predict(warm_start.widen(known, added, hyper))]
+        for added in config.widened
+    }
     return {
         "cold": [predict(None)],
         "warm": [predict(known)],
-        "warm frozen": [predict(known, frozen=True)],
-        "warm shuffled": [predict(each) for each in shuffled],
+        **widened,
+        "warm, means": [predict(means)],
+        "warm, frozen": [predict(known, frozen=True)],
+        "shuffled": shuffled(known),
+        "shuffled means": shuffled(means),
     }
 
 
@@ -239,7 +262,7 @@ def marks(
         start = epochs * second.epoch
         if start >= curves["cold"].shape[1]:
             continue
-        for arm in ARMS[1:]:
+        for arm in list(curves)[1:]:
             got = catch_up(curves[arm], curves["cold"], start)
             rows.append(
                 {
@@ -275,7 +298,7 @@ def whole_run(curves: dict[str, np.ndarray], second: Second) -> list[dict[str, A
     """Each arm's mean log loss minus the cold one's, over the first epoch and over all of them."""
     rows = []
     steps = range(0, curves["cold"].shape[1], second.epoch)
-    for arm in ARMS[1:]:
+    for arm in list(curves)[1:]:
         difference = curves[arm] - curves["cold"]
         for what, values in (
             ("first epoch", difference[:, 0]),
@@ -291,10 +314,9 @@ def whole_run(curves: dict[str, np.ndarray], second: Second) -> list[dict[str, A
 def direction(
     config: Config, first_path: Path, second_path: Path, fits: dict[str, Any]
 ) -> dict[str, Any]:
-    """One way round: fit and follow the first run, then predict the second."""
+    """One way round: follow the first run, then predict the second."""
     first, second = histories.load(first_path), open_second(histories.load(second_path))
     before = open_second(first)
-    fit_first(config, first_path, fits)
     samples = prompt_samples(
         np.random.default_rng(config.seed), config.bootstrap, len(second.history.prompt_key)
     )
@@ -382,8 +404,8 @@ def main(config: Config) -> dict[str, Any]:
             advance(f"{first.stem}, then {second.stem}", 0)
             path = folder / f"fits_{first.stem}.json"
             saved = replay_history.load_fits(path, _fingerprint(config, first))
+            fit_first(config, first, saved, path)
             directions.append(direction(config, first, second, saved["fits"]))
-            run_folder.write_json(path, saved)
             advance("done", 1)
     content = run_folder.save_results(folder, config, {"directions": directions})
     warm_start_report.write(folder, content)

@@ -91,8 +91,10 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     sections = [
         "FADE follows a first policy's run to its end; a second policy's run on the same prompts "
         "is then predicted batch by batch. *Cold*: from the prior. *Warm*: with the first run's "
-        "intercepts, which go on learning; *frozen*: which do not; *shuffled*: with another "
-        "prompt's, the control (mean of several permutations). In all of them the ability starts "
+        "intercepts, mean and variance, which go on learning; *var + x*: with x added to the "
+        "variances, for what policies disagree on; *means*: with the prior's variance; *frozen*: "
+        "with intercepts that learn nothing more; *shuffled*, *shuffled means*: with another "
+        "prompt's, the controls (mean of several permutations). In all of them the ability starts "
         "at the prior. Priors and drift rates were fitted by empirical Bayes on the first run "
         "alone and are the same for all arms.",
         "Every number scores P(the group is informative), stated before the batch. The mark is the "
@@ -148,10 +150,14 @@ def draw(path: Path, content: dict[str, Any]) -> None:
         per_batch = direction["rollouts_a_batch"]
         longest = 8 * direction["epoch_batches"]
         for axis, kind in zip(row, kinds, strict=True):
-            for i, (arm, band) in enumerate(direction["kinds"][kind]["curves"].items()):
+            curves = direction["kinds"][kind]["curves"]
+            shown = [arm for arm in curves if "var +" not in arm]
+            for i, (arm, band) in enumerate((arm, curves[arm]) for arm in shown):
                 mean, low, high = (np.asarray(band[k])[:longest] for k in ("mean", "low", "high"))
                 x = per_batch * np.arange(len(mean)) / 1000
-                axis.plot(x, mean, color=figures.COLOURS[i], linestyle=figures.LINES[i], label=arm)
+                axis.plot(
+                    x, mean, color=figures.COLOURS[i], linestyle=figures.LINES[i % 4], label=arm
+                )
                 axis.fill_between(x, low, high, color=figures.COLOURS[i], alpha=0.12, linewidth=0)
             epoch = per_batch * direction["epoch_batches"] / 1000
             axis.axvline(epoch, color="#999999", linewidth=0.8, zorder=0)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 
 from fade_jax import ability_difficulty
 from fade_jax.ability_difficulty import Model, State
-from fade_jax.hyperparameters import Hyperparameters
+from fade_jax.hyperparameters import Hyperparameters, ScalarLike
 from fade_jax.types import Estimate
 
 Keys = Sequence[str] | Shaped[np.ndarray, " N"]
@@ -59,6 +59,30 @@ def init(model: Model, intercepts: Estimate) -> State:
         return prior.at[:num_prompts].set(known.astype(prior.dtype))
 
     return state._replace(intercept=Estimate(*map(put, state.intercept, intercepts)))
+
+
+def widen(intercepts: Estimate, added_var: ScalarLike, hyper: Hyperparameters) -> Estimate:
+    """Allows for what policies disagree on: `var <- min(var + added_var, intercept_var)`.
+
+    A first run knows the difficulty that *its* policy met. Another policy's differs from it by
+    `N(0, added_var)`, however often the first one tried.
+
+    Args:
+        intercepts: [N] of the first run.
+        added_var: squared logits, >= 0; infinity keeps the means alone.
+        hyper: of the next run, whose prior variance is never exceeded.
+
+    Returns:
+        [N] moments with the same means.
+
+    Example:
+        >>> from fade_jax import hyperparameters
+        >>> first = Estimate(jnp.array([1.0, -2.0]), jnp.array([0.1, 0.3]))
+        >>> widen(first, jnp.inf, hyperparameters.default(0)).var.tolist()  # the prior's
+        [4.0, 4.0]
+    """
+    var = jnp.minimum(intercepts.var + added_var, hyper.intercept_var)
+    return Estimate(intercepts.mean, var.astype(intercepts.var.dtype))
 
 
 def match(intercepts: Estimate, old_keys: Keys, keys: Keys, hyper: Hyperparameters) -> Estimate:

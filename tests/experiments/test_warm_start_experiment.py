@@ -66,7 +66,9 @@ def test_losses_by_hand():
     np.testing.assert_allclose(got["Brier"], np.where(y > 0, 0.75**2, 0.25**2))
 
 
-@pytest.mark.parametrize(("field", "value"), [("orders", 0), ("epochs", ()), ("epochs", (0,))])
+@pytest.mark.parametrize(
+    ("field", "value"), [("orders", 0), ("epochs", ()), ("epochs", (0,)), ("widened", (0.0,))]
+)
 def test_bad_settings_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(warm_start.Config(), **{field: value})
@@ -81,6 +83,7 @@ def test_warm_start_on_two_simulated_runs(tmp_path):
         histories=paths,
         out=tmp_path / "out",
         num_skills=3,
+        widened=(0.5,),
         orders=2,
         shuffles=2,
         bootstrap=100,
@@ -97,14 +100,16 @@ def test_warm_start_on_two_simulated_runs(tmp_path):
         # Both policies find the same prompts hard: the intercepts must help at once, and only
         # those that belong to the prompt.
         assert first["warm"] < first["cold"] - 0.02
-        assert first["warm frozen"] < first["cold"] - 0.02
-        assert first["warm shuffled"] > first["warm"] + 0.02
+        for arm in ("warm, frozen", "warm, means", "warm, var + 0.5"):
+            assert first[arm] < first["cold"] - 0.02, arm
+        assert first["shuffled"] > first["warm"] + 0.02
+        assert first["shuffled means"] > first["warm, means"] + 0.02
         marks = {
             (m["arm"], m["cold_epochs"]): m for m in constant["marks"] if m["score"] != "Brier"
         }
         assert marks["warm", 1]["rollouts"] < marks["warm", 1]["cold_rollouts"]
         assert len(marks["warm", 2]["orders"]) == 2
-        assert len(warm_start_report.mark_rows(direction)) == 3 * 2 * 3
+        assert len(warm_start_report.mark_rows(direction)) == 3 * 2 * 6
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     assert stored["directions"][1]["first"] == "starts at 0.5"
     assert (tmp_path / "out" / "warm_start.png").stat().st_size > 10_000

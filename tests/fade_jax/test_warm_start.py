@@ -104,6 +104,17 @@ def test_frozen_ability_equals_the_step_with_known_intercept_uncertainty(x64):
     np.testing.assert_allclose(new.ability.cov, cov - gain @ design @ cov, rtol=1e-9, atol=1e-12)
 
 
+def test_widened_intercepts_keep_their_means(x64):
+    hyper = hyperparameters.default(0, intercept_var=2.5)
+    first = Estimate(jnp.array([1.0, -2.0]), jnp.array([0.1, 2.2]))
+    got = warm_start.widen(first, 0.5, hyper)
+    np.testing.assert_allclose(got.var, [0.6, 2.5], rtol=1e-12)
+    np.testing.assert_array_equal(got.mean, first.mean)
+    chex.assert_trees_all_equal(warm_start.widen(first, 0.0, hyper), first)
+    # and means alone, in a second run with the frozen rule too: never infinite.
+    assert warm_start.widen(first, jnp.inf, hyper).var.tolist() == [2.5, 2.5]
+
+
 def test_intercepts_follow_their_keys_into_another_pool():
     hyper = hyperparameters.default(0, intercept_mean=0.5, intercept_var=9.0)
     first = Estimate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.1, 0.2, 0.3]))
