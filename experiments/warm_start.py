@@ -54,8 +54,8 @@ class Config:
     """Gradient steps of the empirical Bayes fit on the first run."""
     epochs: tuple[int, ...] = (1, 2, 4)
     """Epochs after which the cold start's loss is the mark to reach."""
-    widened: tuple[float, ...] = (0.5, 2.0)
-    """Variances added to the first run's intercepts, squared logits; each is an arm."""
+    widened: tuple[float, ...] = (0.1, 0.3)
+    """Shares of the prior variance added to that of the first run's intercepts; each is an arm."""
     orders: int = 3
     """Replays of the second run: as it happened, then with each epoch's groups in another order."""
     shuffles: int = 3
@@ -77,8 +77,8 @@ class Config:
                 raise ValueError(f"histories: no such file: {path}")
         if not self.epochs or min(self.epochs) < 1:
             raise ValueError(f"epochs must be 1 or more each, got {self.epochs}")
-        if min(self.widened, default=1.0) <= 0:
-            raise ValueError(f"widened must be positive, got {self.widened}")
+        if not all(0 < share < 1 for share in self.widened):
+            raise ValueError(f"widened must be in (0, 1), got {self.widened}")
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -216,8 +216,10 @@ def replay_arms(
         return [predict(Estimate(*(x[order] for x in intercepts))) for order in shuffles]
 
     widened = {
-        f"warm, var + {added:g}": [predict(warm_start.widen(known, added, hyper))]
-        for added in config.widened
+        f"warm, + {100 * share:g} %": [
+            predict(warm_start.widen(known, share * hyper.intercept_var, hyper))
+        ]
+        for share in config.widened
     }
     return {
         "cold": [predict(None)],

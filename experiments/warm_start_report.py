@@ -91,9 +91,9 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     sections = [
         "FADE follows a first policy's run to its end; a second policy's run on the same prompts "
         "is then predicted batch by batch. *Cold*: from the prior. *Warm*: with the first run's "
-        "intercepts, mean and variance, which go on learning; *var + x*: with x added to the "
-        "variances, for what policies disagree on; *means*: with the prior's variance; *frozen*: "
-        "with intercepts that learn nothing more; *shuffled*, *shuffled means*: with another "
+        "intercepts, mean and variance, which go on learning; *+ x %*: with that share of the prior "
+        "variance added to theirs, for what policies disagree on; *means*: with the prior's "
+        "variance; *frozen*: with intercepts that learn nothing more; *shuffled*, *shuffled means*: with another "
         "prompt's, the controls (mean of several permutations). In all of them the ability starts "
         "at the prior. Priors and drift rates were fitted by empirical Bayes on the first run "
         "alone and are the same for all arms.",
@@ -151,7 +151,7 @@ def draw(path: Path, content: dict[str, Any]) -> None:
         longest = 8 * direction["epoch_batches"]
         for axis, kind in zip(row, kinds, strict=True):
             curves = direction["kinds"][kind]["curves"]
-            shown = [arm for arm in curves if "var +" not in arm]
+            shown = [arm for arm in curves if "%" not in arm]
             for i, (arm, band) in enumerate((arm, curves[arm]) for arm in shown):
                 mean, low, high = (np.asarray(band[k])[:longest] for k in ("mean", "low", "high"))
                 x = per_batch * np.arange(len(mean)) / 1000

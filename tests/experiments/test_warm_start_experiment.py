@@ -83,7 +83,7 @@ def test_warm_start_on_two_simulated_runs(tmp_path):
         histories=paths,
         out=tmp_path / "out",
         num_skills=3,
-        widened=(0.5,),
+        widened=(0.1,),
         orders=2,
         shuffles=2,
         bootstrap=100,
@@ -100,7 +100,7 @@ def test_warm_start_on_two_simulated_runs(tmp_path):
         # Both policies find the same prompts hard: the intercepts must help at once, and only
         # those that belong to the prompt.
         assert first["warm"] < first["cold"] - 0.02
-        for arm in ("warm, frozen", "warm, means", "warm, var + 0.5"):
+        for arm in ("warm, frozen", "warm, means", "warm, + 10 %"):
             assert first[arm] < first["cold"] - 0.02, arm
         assert first["shuffled"] > first["warm"] + 0.02
         assert first["shuffled means"] > first["warm, means"] + 0.02
