@@ -17,24 +17,30 @@ after how many rollouts does a warm start predict as well, and stay there?
 import dataclasses
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
 
 from experiments import replay_history, run_folder, warm_start_report
-from experiments.replay_contenders import Contender, Params, contenders, fade_hyperparameters
+from experiments.replay_contenders import Contender, contenders, fade_hyperparameters
 from experiments.replay_table import HISTORIES, read_table
-from fade_jax import ability_difficulty, calibration, histories, shrinkage, warm_start
+from experiments.warm_start_arms import (
+    Second,
+    follow,
+    informative,
+    losses,
+    open_second,
+    reordered,
+    replay_arms,
+)
+from fade_jax import calibration, histories, warm_start
 from fade_jax.catch_up import catch_up, moving_means, prompt_samples
 from fade_jax.histories import History
 from fade_jax.pool_loadings import PoolLoadings, lay_out
-from fade_jax.replay import Batches, replay_batches, to_batches
-from fade_jax.types import Estimate
+from fade_jax.replay import Batches
 
 KINDS = {"constant": "fade_k0", "tags": "fade_tags", "text": "fade"}
 """Loadings, and the contender of `replay_history` that is fitted with them."""
@@ -87,70 +93,6 @@ class Config:
         return shipped if self.histories is None else self.histories
 
 
-@dataclasses.dataclass(frozen=True)
-class Second:
-    """The run that is predicted: batches as they happened, and what became of each group."""
-
-    history: History
-    batches: Batches
-    group_size: int
-
-    @property
-    def epoch(self) -> int:
-        """Batches in which every prompt is visited once."""
-        return round(len(self.history.prompt_key) / self.batches.prompt_ids.shape[1])
-
-    @property
-    def scored(self) -> np.ndarray:
-        """[I, B] whole groups."""
-        return np.asarray(self.batches.trials) == self.group_size
-
-
-def open_second(history: History) -> Second:
-    """Lays a run out in batches; time is counted in epochs."""
-    width = int(np.unique(history.step, return_counts=True)[1].max())
-    batches = to_batches(history, steps_per_unit=len(history.prompt_key) / width)
-    sizes, counts = np.unique(history.trials, return_counts=True)
-    return Second(history, batches, int(sizes[counts.argmax()]))
-
-
-def reordered(second: Second, seed: int) -> Batches:
-    """The same groups with each epoch's in another order; outcomes stay in their epoch."""
-    rng = np.random.default_rng(seed)
-    columns = [np.array(column) for column in second.batches[:3]]
-    ids, successes, trials = columns
-    for start in range(0, len(columns[0]), second.epoch):
-        part = slice(start, start + second.epoch)
-        order = rng.permutation(columns[0][part].size)
-        for column in columns:
-            column[part] = column[part].reshape(-1)[order].reshape(column[part].shape)
-    return Batches(ids, successes, trials, second.batches.elapsed)
-
-
-@partial(jax.jit, static_argnames=("frozen", "group_size"))
-def follow(
-    loadings: PoolLoadings,
-    params: Params,
-    known: Estimate | None,
-    batches: Batches,
-    *,
-    frozen: bool = False,
-    group_size: int,
-) -> tuple[jax.Array, Estimate]:
-    """Replays a run from the prior, or from known intercepts; returns what was said of each group.
-
-    Returns:
-        [I, B] P(informative), and the intercepts at the end, [N].
-    """
-    rule = shrinkage.frozen() if frozen else shrinkage.bayes()
-    hyper = fade_hyperparameters(params, loadings.num_skills)
-    model = ability_difficulty.assemble(loadings, hyper, shrinkage=rule)
-    tracker = ability_difficulty.build(loadings, hyper, shrinkage=rule)
-    state = tracker.init() if known is None else warm_start.init(model, known)
-    predictions, _, state, _ = replay_batches(tracker, state, batches, group_size)
-    return predictions, ability_difficulty.intercepts(model, state)
-
-
 def fit_first(config: Config, path: Path, saved: dict[str, Any], file: Path) -> None:
     """Empirical Bayes on the first run, by visits, for each kind of loadings it has.
 
@@ -177,59 +119,6 @@ def fit_first(config: Config, path: Path, saved: dict[str, Any], file: Path) -> 
         if kind in loadings and kind not in fits:
             fits[kind], _ = replay_history.fit_half(known[name], pool, table, everybody, settings)
             run_folder.write_json(file, saved)
-
-
-def losses(predictions: np.ndarray, second: Second, batches: Batches) -> dict[str, np.ndarray]:
-    """[I, B] log loss and squared error of every group's prediction."""
-    y = informative(batches)
-    p = np.clip(predictions.astype(float), 1e-6, 1 - 1e-6)
-    return {"log loss": -(y * np.log(p) + (1 - y) * np.log1p(-p)), "Brier": (p - y) ** 2}
-
-
-def informative(batches: Batches) -> np.ndarray:
-    """[I, B], 1 where the group was neither all right nor all wrong."""
-    successes, trials = np.asarray(batches.successes), np.asarray(batches.trials)
-    return ((successes > 0) & (successes < trials)).astype(float)
-
-
-def replay_arms(
-    config: Config,
-    loadings: PoolLoadings,
-    params: dict[str, float],
-    known: Estimate,
-    second: Second,
-    batches: Batches,
-) -> dict[str, list[np.ndarray]]:
-    """Predictions [I, B] of each arm; several of the shuffled one."""
-    arrays = {name: jnp.float32(value) for name, value in params.items()}
-    run = partial(follow, loadings, arrays, group_size=second.group_size)
-
-    def predict(intercepts: Estimate | None, frozen: bool = False) -> np.ndarray:
-        return np.asarray(run(intercepts, batches, frozen=frozen)[0])
-
-    hyper = fade_hyperparameters(arrays, loadings.num_skills)
-    means = warm_start.widen(known, jnp.inf, hyper)
-    rng = np.random.default_rng(config.seed)
-    shuffles = [rng.permutation(len(known.mean)) for _ in range(config.shuffles)]
-
-    def shuffled(intercepts: Estimate) -> list[np.ndarray]:
-        return [predict(Estimate(*(x[order] for x in intercepts))) for order in shuffles]
-
-    widened = {
-        f"warm, + {100 * share:g} %": [
-            predict(warm_start.widen(known, share * hyper.intercept_var, hyper))
-        ]
-        for share in config.widened
-    }
-    return {
-        "cold": [predict(None)],
-        "warm": [predict(known)],
-        **widened,
-        "warm, means": [predict(means)],
-        "warm, frozen": [predict(known, frozen=True)],
-        "shuffled": shuffled(known),
-        "shuffled means": shuffled(means),
-    }
 
 
 def score_epochs(
@@ -289,7 +178,7 @@ def compare(
     curves: dict[str, dict[str, np.ndarray]] = {"log loss": {}, "Brier": {}}
     ids = np.asarray(batches.prompt_ids)
     for arm, replays in arms.items():
-        by_replay = [losses(p, second, batches) for p in replays]
+        by_replay = [losses(p, batches) for p in replays]
         for score in curves:
             mean = np.mean([each[score] for each in by_replay], axis=0)
             curves[score][arm] = moving_means(mean, ids, second.scored, samples, second.epoch)
@@ -332,7 +221,16 @@ def direction(
         orders = []
         for order in range(config.orders):
             batches = second.batches if order == 0 else reordered(second, config.seed + order)
-            arms = replay_arms(config, pools[1], params, known, second, batches)
+            arms = replay_arms(
+                pools[1],
+                params,
+                known,
+                second,
+                batches,
+                widened=config.widened,
+                shuffles=config.shuffles,
+                seed=config.seed,
+            )
             chosen = samples if order == 0 else samples[:2]  # other orders: without an interval
             curves = compare(arms, second, batches, chosen)
             found = [row for score in curves for row in marks(config, curves[score], second, score)]

@@ -91,12 +91,12 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     sections = [
         "FADE follows a first policy's run to its end; a second policy's run on the same prompts "
         "is then predicted batch by batch. *Cold*: from the prior. *Warm*: with the first run's "
-        "intercepts, mean and variance, which go on learning; *+ x %*: with that share of the prior "
-        "variance added to theirs, for what policies disagree on; *means*: with the prior's "
-        "variance; *frozen*: with intercepts that learn nothing more; *shuffled*, *shuffled means*: with another "
-        "prompt's, the controls (mean of several permutations). In all of them the ability starts "
-        "at the prior. Priors and drift rates were fitted by empirical Bayes on the first run "
-        "alone and are the same for all arms.",
+        "intercepts, mean and variance, which go on learning; *+ x %*: with that share of the "
+        "prior variance added to theirs, for what policies disagree on; *means*: with the prior's "
+        "variance; *frozen*: with intercepts that learn nothing more; *shuffled*, *shuffled "
+        "means*: with another prompt's, the controls (mean of several permutations). In all of "
+        "them the ability starts at the prior. Priors and drift rates were fitted by empirical "
+        "Bayes on the first run alone and are the same for all arms.",
         "Every number scores P(the group is informative), stated before the batch. The mark is the "
         "cold start's mean loss over the epoch that follows its first (second, ...) pass through "
         "the prompts. An arm has reached it at the first rollout from which its mean loss over an "

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import warm_start, warm_start_report
+from experiments import warm_start, warm_start_arms, warm_start_report
 from fade_jax import histories
 from fade_jax.histories import History, check_history
 from fade_jax.simulated_history import simulate_history
@@ -40,12 +40,12 @@ def run(start: float, seed: int) -> History:
 
 
 def test_a_second_run_by_hand():
-    second = warm_start.open_second(run(-0.5, 1))
+    second = warm_start_arms.open_second(run(-0.5, 1))
     assert second.epoch == PARTS and second.group_size == 8 and second.scored.all()
     assert second.batches.prompt_ids.shape == (EPOCHS * PARTS, N // PARTS)
     np.testing.assert_allclose(second.batches.elapsed, 1 / PARTS)  # time is counted in epochs
 
-    other = warm_start.reordered(second, 3)
+    other = warm_start_arms.reordered(second, 3)
     assert (other.prompt_ids != second.batches.prompt_ids).any()
     for start in range(0, EPOCHS * PARTS, PARTS):
         part = slice(start, start + PARTS)
@@ -57,11 +57,11 @@ def test_a_second_run_by_hand():
 
 
 def test_losses_by_hand():
-    second = warm_start.open_second(run(-0.5, 1))
-    y = warm_start.informative(second.batches)
+    second = warm_start_arms.open_second(run(-0.5, 1))
+    y = warm_start_arms.informative(second.batches)
     right = np.asarray(second.batches.successes)
     np.testing.assert_array_equal(y, (right % 8 != 0).astype(float))
-    got = warm_start.losses(np.full(y.shape, 0.25, np.float32), second, second.batches)
+    got = warm_start_arms.losses(np.full(y.shape, 0.25, np.float32), second.batches)
     np.testing.assert_allclose(got["log loss"], np.where(y > 0, -np.log(0.25), -np.log(0.75)))
     np.testing.assert_allclose(got["Brier"], np.where(y > 0, 0.75**2, 0.25**2))
 
