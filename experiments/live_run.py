@@ -29,11 +29,12 @@ from paced_jax.tasks.tokens import SKILLS
 from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
 
 GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
+"""Of every slot [iterations, M]; groups.npz also has `stepped` [iterations], whether it learnt."""
 
 CELLS = len(SKILLS) * MAX_LENGTH
 """Skills x lengths, each of which the oracle is told."""
 
-FORMAT = 2
+FORMAT = 3
 """Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
 
 LEARNT = ("beta_kl", "log_prob_gap", "entropy", "policy_clipped", "partition_clipped", "replay_age")
@@ -242,7 +243,7 @@ def _run_one(
     )
     # The same for every method and seed, and far from what a run's own keys are folded with.
     evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 2**31 - 1)
-    groups: dict[str, list[np.ndarray]] = {name: [] for name in GROUP_ARRAYS}
+    groups: dict[str, list[np.ndarray]] = {name: [] for name in (*GROUP_ARRAYS, "stepped")}
     curve: list[dict[str, float]] = []
     learnt: list[dict[str, float]] = []
     clock: dict[str, Any] = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
@@ -281,6 +282,7 @@ def _run_one(
             for key in GROUP_ARRAYS:
                 source = records.observation if hasattr(records.observation, key) else records
                 groups[key].append(np.asarray(getattr(source, key)))
+            groups["stepped"].append(np.asarray(records.learn.stepped))
             done = int(state.iteration)
             if done % watch.eval_every == 0 or done >= config.iterations:
                 look(state, done)

@@ -20,7 +20,8 @@ class Pool(NamedTuple):
 
     Attributes:
         num_prompts: N.
-        loadings: laid-out loadings by name: "constant" (K = 0), and with texts "text", "shuffled".
+        loadings: laid-out loadings by name: "constant" (K = 0); with texts "text", "shuffled"; with
+            sources "tags".
     """
 
     num_prompts: int
@@ -100,11 +101,12 @@ def _fade_contender(label: str, rule: MomentRule, loadings: str) -> Contender:
     return Contender(label, _fade(rule, loadings), _FADE_START, free, loadings)
 
 
-def contenders(with_texts: bool) -> dict[str, Contender]:
+def contenders(with_texts: bool, with_tags: bool) -> dict[str, Contender]:
     """All trackers of the comparison, by the names that results.json uses.
 
     Args:
         with_texts: whether text loadings exist; without them FADE has the constant loading only.
+        with_tags: whether prompts come from several sources, whose names are loadings too.
 
     Returns:
         Name -> Contender.
@@ -158,4 +160,7 @@ def contenders(with_texts: bool) -> dict[str, Contender]:
         )
     else:
         table["fade"] = table["fade_k0"]._replace(label="FADE (no texts given: K = 0)")
+    if with_tags:
+        label = "FADE, told each prompt's source (tags)"
+        table["fade_tags"] = _fade_contender(label, moments.adf(), "tags")
     return table

@@ -4,9 +4,12 @@ Each tracker predicts, before every visit, the probability that the visit's roll
 informative (neither all right nor all wrong), then sees the outcome. Trackers with free parameters
 are tuned by empirical Bayes on one half of the prompts and scored on the other, both ways round.
 
+    python -m experiments.replay_history
     python -m experiments.replay_history --history acc_step_500.json --prompts dsr_sub.parquet
+    python -m experiments.replay_history --simulated
 
-Without --history a simulated run with known skills is replayed instead.
+The first replays a run of this project's own small policy that comes with the repository
+(`record_history`), the last a simulated run with known skills.
 """
 
 import dataclasses
@@ -24,9 +27,9 @@ import tyro
 
 from experiments import replay_figures, replay_report, run_folder
 from experiments.replay_contenders import Contender, Pool, contenders
-from experiments.replay_table import Table, read_table
+from experiments.replay_table import HISTORIES, Table, read_table
 from fade_jax import calibration, replay, tuning
-from fade_jax.loadings import shuffled_loadings, text_loadings
+from fade_jax.loadings import shuffled_loadings, tag_loadings, text_loadings
 from fade_jax.pool_loadings import lay_out
 from fade_jax.replay import Protocol
 
@@ -38,7 +41,9 @@ class Config:
     """Replay of a recorded RLVR run."""
 
     history: Path | None = None
-    """history.npz, or acc_step_500.json of One-Shot-RLVR; a simulated run if not given."""
+    """history.npz, or acc_step_500.json of One-Shot-RLVR; the shipped run of tiny if not given."""
+    simulated: bool = False
+    """Replay a simulated run instead, made by the model that FADE assumes."""
     prompts: Path | None = None
     """dsr_sub.parquet, whose texts give the loadings; texts inside history.npz are used as well."""
     out: Path | None = None
@@ -78,9 +83,19 @@ class Config:
                 raise ValueError(f"shares must be in (0, 1), got {share}")
         if self.prompts is not None and self.history is None:
             raise ValueError("prompts: has no effect without history")
-        unknown = set(self.trackers) - set(contenders(True))
+        if self.simulated and self.history is not None:
+            raise ValueError("simulated: has no effect with history")
+        known = contenders(True, True)
+        unknown = set(self.trackers) - set(known)
         if unknown:
-            raise ValueError(f"trackers: {sorted(unknown)} not among {sorted(contenders(True))}")
+            raise ValueError(f"trackers: {sorted(unknown)} not among {sorted(known)}")
+
+    @property
+    def path(self) -> Path | None:
+        """The history that is read; None for a simulated one."""
+        if self.simulated:
+            return None
+        return HISTORIES / "tiny_uniform.npz" if self.history is None else self.history
 
 
 def make_protocols(config: Config, table: Table) -> list[list[Protocol]]:
@@ -99,14 +114,20 @@ def make_protocols(config: Config, table: Table) -> list[list[Protocol]]:
     return [[p._replace(scored=p.scored & same) for p in family] for family in families]
 
 
-def make_pool(config: Config, table: Table, rows: np.ndarray, text: np.ndarray | None) -> Pool:
+def make_loadings(config: Config, table: Table) -> dict[str, np.ndarray]:
+    """Every kind of loadings that the table has something for, [N, K] each."""
+    kinds = {"constant": np.zeros((table.trials.shape[1], 0), np.float32)}
+    if table.texts is not None:
+        text = text_loadings(table.texts, config.num_skills, seed=config.seed)
+        kinds |= {"text": text, "shuffled": shuffled_loadings(text, config.seed)}
+    if table.tags is not None:
+        kinds["tags"] = tag_loadings(table.tags)
+    return kinds
+
+
+def make_pool(loadings: dict[str, np.ndarray], rows: np.ndarray) -> Pool:
     """The pool of some prompts, with every kind of loadings there is."""
-    kinds = {"constant": np.zeros((len(rows), 0), np.float32)}
-    if text is not None:
-        kinds |= {
-            "text": text[rows],
-            "shuffled": shuffled_loadings(text, config.seed)[rows],
-        }
+    kinds = {kind: values[rows] for kind, values in loadings.items()}
     return Pool(len(rows), {kind: lay_out(jnp.asarray(a)) for kind, a in kinds.items()})
 
 
@@ -259,6 +280,7 @@ def _fingerprint(config: Config, table: Table) -> str:
         config.seed,
         config.quick,
         table.texts,
+        table.tags,
     )
     digest.update(json.dumps(settings).encode())
     return digest.hexdigest()[:16]
@@ -284,21 +306,21 @@ def main(config: Config) -> dict[str, Any]:
         The content of results.json.
     """
     folder = run_folder.open_folder("replay_history", config.out, config)
-    table = read_table(config.history, config.prompts, seed=config.seed, quick=config.quick)
+    table = read_table(config.path, config.prompts, seed=config.seed, quick=config.quick)
     num_prompts = table.trials.shape[1]
-    text = None
-    if table.texts is not None:
-        text = np.asarray(text_loadings(table.texts, config.num_skills, seed=config.seed))
-    table_of = contenders(with_texts=text is not None)
+    loadings = make_loadings(config, table)
+    table_of = contenders(with_texts="text" in loadings, with_tags="tags" in loadings)
     if config.trackers:
         missing = set(config.trackers) - set(table_of)
         if missing:
-            raise ValueError(f"trackers: {sorted(missing)} need prompt texts; give --prompts")
+            raise ValueError(
+                f"trackers: {sorted(missing)} need prompt texts (give --prompts) or several sources"
+            )
         table_of = {name: table_of[name] for name in config.trackers}
     families = make_protocols(config, table)
     halves = {"even": np.arange(0, num_prompts, 2), "odd": np.arange(1, num_prompts, 2)}
-    pools = {half: make_pool(config, table, rows, text) for half, rows in halves.items()}
-    whole = make_pool(config, table, np.arange(num_prompts), text)
+    pools = {half: make_pool(loadings, rows) for half, rows in halves.items()}
+    whole = make_pool(loadings, np.arange(num_prompts))
     saved = load_fits(folder / "fits.json", _fingerprint(config, table))
     run_folder.console.print(
         f"Replaying {table.source}: {num_prompts} prompts, {len(table.trials)} visits, groups of "
@@ -334,12 +356,13 @@ def main(config: Config) -> dict[str, Any]:
     results = {
         "history": {
             "source": table.source,
-            "simulated": config.history is None,
+            "simulated": config.simulated,
             "prompts": num_prompts,
             "visits": len(table.trials),
             "group_size": table.group_size,
             "informative_share": float(table.informative[1:][table.trials[1:] > 0].mean()),
-            "loadings": "text" if text is not None else "constant only",
+            "loadings": ", ".join(kind for kind in loadings if kind not in ("constant", "shuffled"))
+            or "constant only",
         },
         "labels": {name: contender.label for name, contender in table_of.items()},
         "rows": rows,

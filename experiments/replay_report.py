@@ -67,7 +67,7 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     """Writes report.md."""
     history = content["history"]
     what = (
-        "**No history was given: this is a simulated run**, whose generator is the model FADE "
+        "**This is a simulated run**, whose generator is the model FADE "
         "assumes. It shows that the machinery works, nothing about language models."
         if history["simulated"]
         else "A recorded RLVR run."

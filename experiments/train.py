@@ -38,7 +38,7 @@ class Config(TrainConfig):
     """What is looked at on the way."""
 
 
-def training_part(config: Config) -> TrainConfig:
+def training_part(config: TrainConfig) -> TrainConfig:
     """The fields that decide the run."""
     names = [field.name for field in dataclasses.fields(TrainConfig)]
     return TrainConfig(**{name: getattr(config, name) for name in names})

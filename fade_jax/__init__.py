@@ -19,6 +19,7 @@ from fade_jax import (
     pool,
     pool_loadings,
     presets,
+    recording,
     replay,
     selectors,
     sharded_pool,
@@ -28,6 +29,7 @@ from fade_jax import (
     trackers,
     tuning,
     utility,
+    warm_start,
 )
 from fade_jax.door import check_observation, observation_from_groups, pad_observation
 from fade_jax.pool_loadings import lay_out
@@ -68,6 +70,7 @@ __all__ = [
     "pool",
     "pool_loadings",
     "presets",
+    "recording",
     "replay",
     "selectors",
     "sharded_pool",
@@ -77,4 +80,5 @@ __all__ = [
     "trackers",
     "tuning",
     "utility",
+    "warm_start",
 ]

@@ -289,6 +289,34 @@ def dense_array(
     return successes, trials
 
 
+def by_visit(history: History) -> History:
+    """Numbers each prompt's visits: the k-th row of a prompt, counted from 0, becomes step k.
+
+    So a run that meets few prompts a step becomes a table without holes. Prompts need not be
+    visited equally often; within a step rows keep their order.
+
+    Args:
+        history: in the order its groups were sampled.
+
+    Returns:
+        The same rows, by visit; `policy_step` still says when they were sampled.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = [np.array(column) for column in ([0, 4, 9], [1, 0, 1], [3, 2, 1], [8, 8, 8])]
+        >>> run = History(*rows, np.array([0, 4, 9]), np.array(["a", "b"]), None, np.zeros(2), {})
+        >>> by_visit(run).step.tolist(), by_visit(run).prompt_id.tolist()
+        ([0, 0, 1], [1, 0, 1])
+    """
+    together = np.argsort(history.prompt_id, kind="stable")
+    grouped = history.prompt_id[together]
+    visit = np.empty(len(grouped), np.int32)
+    visit[together] = np.arange(len(grouped)) - np.searchsorted(grouped, grouped)
+    order = np.argsort(visit, kind="stable")
+    columns = {name: getattr(history, name)[order] for name in _COLUMNS} | {"step": visit[order]}
+    return history._replace(**columns, meta=history.meta | {"step": "visit"})
+
+
 def thin(history: History, group_size: int, rng: np.random.Generator) -> History:
     """Sub-samples every group to a smaller one, without replacement (hypergeometric).
 

@@ -9,9 +9,64 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from fade_jax.histories import History
 from fade_jax.types import GroupSize, Info, Observation, State, Tracker
+
+
+class Batches(NamedTuple):
+    """A history as it happened: one row a batch of groups, padded to the largest.
+
+    Attributes:
+        prompt_ids: [I, B] int32; 0 in padded slots.
+        successes: [I, B].
+        trials: [I, B]; 0 in padded slots.
+        elapsed: [I] time from a batch to the next.
+    """
+
+    prompt_ids: Int[Array | np.ndarray, "*I B"]
+    successes: Float[Array | np.ndarray, "*I B"]
+    trials: Float[Array | np.ndarray, "*I B"]
+    elapsed: Float[Array | np.ndarray, "*I"]
+
+
+def to_batches(history: History, steps_per_unit: float = 1.0) -> Batches:
+    """Lays a history out by the steps at which its groups were sampled.
+
+    Args:
+        history: not empty; rows of equal `step` make a batch.
+        steps_per_unit: optimiser steps that make one unit of time; those of an epoch, say, give
+            drift rates per epoch. Time between batches is the difference of their `policy_step`;
+            after the last it is that before.
+
+    Returns:
+        Batches; I is the number of different steps.
+
+    Raises:
+        ValueError: where the policy changed within a step, or went back; or for no rows.
+    """
+    step, start, count = np.unique(history.step, return_index=True, return_counts=True)
+    if not len(step):
+        raise ValueError("history: has no rows")
+    policy_step = history.policy_step[start].astype(np.int64)
+    if (mixed := history.policy_step != np.repeat(policy_step, count)).any():
+        row = int(np.argmax(mixed))
+        raise ValueError(
+            f"policy_step: {history.policy_step[row]} at row {row} differs in its step"
+        )
+    if (np.diff(policy_step) < 0).any():
+        raise ValueError("policy_step: falls from one step to the next")
+    row, slot = np.repeat(np.arange(len(step)), count), np.arange(len(history.step))
+    slot = slot - np.repeat(start, count)
+    shape = (len(step), int(count.max()))
+    prompt_ids = np.zeros(shape, np.int32)
+    successes, trials = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    prompt_ids[row, slot] = history.prompt_id
+    successes[row, slot], trials[row, slot] = history.successes, history.trials
+    gaps = np.diff(policy_step)
+    elapsed = np.append(gaps, gaps[-1:] if len(gaps) else 1) / steps_per_unit
+    return Batches(prompt_ids, successes, trials, elapsed.astype(np.float32))
 
 
 class Protocol(NamedTuple):
@@ -160,4 +215,36 @@ def replay(
 
     rows: Any = (successes, trials, observed)
     state, (predictions, pass_rates, infos) = jax.lax.scan(step, state, rows)
+    return predictions, pass_rates, state, infos
+
+
+def replay_batches(
+    tracker: Tracker,
+    state: State,
+    batches: Batches,
+    group_size: GroupSize,
+) -> tuple[Float[Array, "I B"], Float[Array, "I B"], State, Info]:
+    """Runs a tracker over a recorded history as it happened, batch by batch.
+
+    As `replay`, for runs that visit few prompts at a time: only those are predicted and absorbed.
+
+    Args:
+        tracker: of N prompts.
+        state: the belief before the first batch.
+        batches: from `to_batches`.
+        group_size: G of the predicted groups.
+
+    Returns:
+        [I, B] P(the group is informative) and [I, B] E[p], both from the batches before it; the
+        state after the last batch; Info of every batch, stacked along I.
+    """
+
+    def step(state: State, batch: Any) -> tuple[State, Any]:  # one of `batches`, traced
+        seen = Observation(batch.prompt_ids, batch.successes, batch.trials)
+        whole = tracker.informative(state, group_size), tracker.pass_rate(state)
+        prediction = tuple(values.at[seen.prompt_ids].get(mode="clip") for values in whole)
+        state, info = tracker.update(state, seen)
+        return tracker.predict(state, batch.elapsed), (*prediction, info)
+
+    state, (predictions, pass_rates, infos) = jax.lax.scan(step, state, batches)
     return predictions, pass_rates, state, infos

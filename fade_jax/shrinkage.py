@@ -1,8 +1,8 @@
 """Intercept rules: how an item's difficulty ages between visits and settles after one.
 
 The FADE summary says the intercept "slowly shrinks"; these are the readings of that. Only `bayes`
-and `ridge` have a probabilistic meaning; the other two are ablations whose variance is a schedule,
-not a calibrated belief.
+and `ridge` have a probabilistic meaning; `robbins_monro` and `staged` are ablations whose variance
+is a schedule, not a calibrated belief; `frozen` holds what another run has learnt.
 
 All functions are elementwise over prompts; ageing runs over the whole pool at every score.
 """
@@ -90,6 +90,22 @@ def ridge(rate: ScalarLike = 1e-3) -> Shrinkage:
         return _diffuse(hyper, Estimate(mean, intercept.var), elapsed)
 
     return Shrinkage(age, _keep_posterior)
+
+
+def frozen() -> Shrinkage:
+    """Intercepts stay as they are, bit for bit: no ageing, no settling; only the ability is learnt.
+
+    For a `warm_start`. The variances still count: an outcome says less about the ability where the
+    intercept is uncertain, at every visit anew.
+    """
+
+    def age(hyper, intercept, elapsed):
+        return intercept
+
+    def settle(hyper, prior, posterior, surprise, visits):
+        return prior
+
+    return Shrinkage(age, settle)
 
 
 def robbins_monro(first: ScalarLike = 1.0, gain: ScalarLike = 4.0) -> Shrinkage:

@@ -104,6 +104,7 @@ def make(
     fade_selector: FadeSelector = "top_m",
     hyper: hyperparameters.Hyperparameters | None = None,
     target: float = 0.5,
+    epochs: bool = False,
 ) -> LiveScheduler:
     """Builds a scheduler of a live run; call it inside the compiled step.
 
@@ -116,6 +117,7 @@ def make(
         fade_selector: how FADE chooses, see `presets.fade`.
         hyper: FADE's priors; `live_hyperparameters` by default.
         target: PACED's tau, the pass rate it aims at.
+        epochs: `uniform` sees every prompt once before any twice; no other preset has it.
 
     Returns:
         LiveScheduler.
@@ -128,6 +130,8 @@ def make(
     plan: dict[str, Any] = {"budget": budget, "group_size": group_size}
     if exploration is not None and name not in RANDOM:
         plan["exploration"] = exploration
+    if name == "uniform":
+        plan["epochs"] = epochs
     if name in get_args(PerPromptName):
         return LiveScheduler(getattr(presets, name)(num_prompts, **plan), False)
     if name in get_args(FadeName):

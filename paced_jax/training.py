@@ -96,6 +96,8 @@ class TrainConfig:
     """How FADE chooses by P(informative)."""
     exploration: float | None = None
     """Share of the prompts chosen at random; None for the scheduler's own."""
+    epochs: bool = False
+    """Uniform choice that sees every prompt once before any twice."""
     target: float = 0.5
     """Pass rate the paced scheduler aims at."""
     measure_kl: bool = True
@@ -155,6 +157,7 @@ class TrainConfig:
             "fade_selector": fade or self.scheduler == "fade_k0",
             "target": self.scheduler == "paced",
             "exploration": self.scheduler not in schedulers.RANDOM,
+            "epochs": self.scheduler == "uniform",
             "beta": self.objective in BALANCE,
             "partition_learning_rate": self.objective in ("paced", "flowrl"),
             "replay_partition": self.uses_replay,
@@ -356,6 +359,7 @@ def prepare(
             exploration=config.exploration,
             fade_selector=config.fade_selector,
             target=config.target,
+            epochs=config.epochs,
         )
 
     def make(setup: Setup) -> Pieces:

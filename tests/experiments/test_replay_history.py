@@ -1,11 +1,12 @@
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import replay_figures, replay_history, run_folder
-from fade_jax import replay
+from experiments import replay_figures, replay_history, replay_table, run_folder
+from fade_jax import histories, replay
 
 pytestmark = pytest.mark.standard_promotion
 ROW = {"protocol", "observed", "split", "tracker", "brier", "log_loss", "ece"}
@@ -55,6 +56,7 @@ def test_rows_by_hand():
         ("history", Path("no/such/file.json")),
         ("sparse_shares", (1.5,)),
         ("trackers", ("fad",)),
+        ("prompts", Path(__file__)),
     ],
 )
 def test_bad_settings_are_refused_by_name(field, value):
@@ -73,10 +75,58 @@ def test_json_has_no_half_files_and_no_nan(tmp_path):
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".json"] == ["x.json"]
 
 
+def test_without_history_the_shipped_run_is_read_by_visits():
+    config = replay_history.Config()
+    assert config.path is not None and config.path.name == "tiny_uniform.npz"
+    got = replay_table.read_table(config.path, None, seed=0, quick=True)
+    assert got.trials.shape == (12, 200) and (got.trials == 8).all() and got.group_size == 8
+    history = histories.load(config.path)
+    assert history.text is not None and got.tags is not None
+    assert got.texts == history.text[:200].tolist()
+    for prompt in (0, 199):  # its first twelve groups, in the order they were sampled
+        mine = history.successes[history.prompt_id == prompt][:12]
+        np.testing.assert_array_equal(got.successes[:, prompt], mine)
+    assert replay_history.Config(simulated=True).path is None
+    with pytest.raises(ValueError, match="simulated: has no effect with history"):
+        replay_history.Config(simulated=True, history=config.path)
+
+
+def test_loadings_are_those_there_is_something_for():
+    config = replay_history.Config(num_skills=2)
+    assert set(replay_history.make_loadings(config, table())) == {"constant"}
+    texts = [f"{skill} {digit}" for skill in ("add", "sort") for digit in (1, 2, 3)]
+    full = dataclasses.replace(table(), texts=texts, tags=list("aaabbb"))
+    kinds = replay_history.make_loadings(config, full)
+    assert {kind: values.shape for kind, values in kinds.items()} == {
+        "constant": (6, 0),
+        "text": (6, 2),
+        "shuffled": (6, 2),
+        "tags": (6, 1),
+    }
+    pool = replay_history.make_pool(kinds, np.array([1, 5]))
+    np.testing.assert_array_equal(pool.loadings["tags"].features[:, :2].T, kinds["tags"][[1, 5]])
+
+
+@pytest.mark.slow
+def test_the_main_job_small_on_the_shipped_run(tmp_path):
+    names = ("ema_0.3", "beta_0.9", "fade", "fade_tags")
+    content = replay_history.main(
+        replay_history.Config(quick=True, out=tmp_path, trackers=names, num_skills=4)
+    )
+    assert content["history"]["simulated"] is False
+    assert content["history"]["source"] == "tiny_uniform.npz"
+    assert content["history"]["loadings"] == "text, tags"
+    assert {row["tracker"] for row in content["rows"]} == set(names)
+    assert "simulated" not in (tmp_path / "report.md").read_text()
+
+
 @pytest.mark.slow
 def test_the_main_job_small(tmp_path):
     config = replay_history.Config(
-        quick=True, out=tmp_path, trackers=("ema_0.3", "beta_strong", "fade_k0", "fade")
+        simulated=True,
+        quick=True,
+        out=tmp_path,
+        trackers=("ema_0.3", "beta_strong", "fade_k0", "fade"),
     )
     content = replay_history.main(config)
     saved = json.loads((tmp_path / "results.json").read_text())

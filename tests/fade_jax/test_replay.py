@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from fade_jax import replay as module
 from fade_jax.histories import dense_array
-from fade_jax.replay import cold, dense, replay, sparse
+from fade_jax.replay import Batches, cold, dense, replay, replay_batches, sparse
 from fade_jax.simulated_history import simulate_history
 from fade_jax.types import Info, Observation, Tracker
 
@@ -107,6 +107,50 @@ def test_replay_equals_the_loop(table):
         np.testing.assert_allclose(leaf, wanted, rtol=1e-5)
     np.testing.assert_allclose(infos.log_evidence, (trials * observed).sum(1), rtol=1e-6)
     np.testing.assert_allclose(infos.nis, (successes * observed).sum(1), rtol=1e-6)
+
+
+def test_batches_of_the_whole_pool_are_the_table(table):
+    successes, trials = table
+    ids = np.broadcast_to(np.arange(NUM_PROMPTS, dtype=np.int32), trials.shape)
+    batches = Batches(ids, successes, trials, np.ones(len(trials), np.float32))
+
+    @jax.jit
+    def run(batches):
+        tracker = build(0.9)
+        return replay_batches(tracker, tracker.init(), batches, GROUP_SIZE)
+
+    got, want = run(batches), compiled(0.9, successes, trials, trials > 0)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_batches_replay_as_they_happened(table):
+    """Fewer prompts a batch, in any order, padded, with time that passes unevenly."""
+    successes, trials = table
+    rng = np.random.default_rng(4)
+    prompt_ids = np.stack([rng.permutation(NUM_PROMPTS)[:5] for _ in range(6)]).astype(np.int32)
+    steps = np.arange(6)[:, None]
+    y, n = successes[steps, prompt_ids], trials[steps, prompt_ids]
+    y[:, 4], n[:, 4] = 0, 0  # a padded slot
+    elapsed = np.array([1, 0, 2.5, 1, 1, 1], np.float32)
+    tracker = build(0.9)
+    predictions, pass_rates, final, infos = jax.jit(
+        lambda batches: replay_batches(tracker, tracker.init(), batches, GROUP_SIZE)
+    )(Batches(prompt_ids, y, n, elapsed))
+    state = tracker.init()
+    for k in range(6):
+        want = tracker.informative(state, GROUP_SIZE)[prompt_ids[k]]
+        np.testing.assert_allclose(predictions[k], want, rtol=1e-5)
+        np.testing.assert_allclose(
+            pass_rates[k], tracker.pass_rate(state)[prompt_ids[k]], rtol=1e-5
+        )
+        state, info = tracker.update(
+            state, Observation(*map(jnp.asarray, (prompt_ids[k], y[k], n[k])))
+        )
+        np.testing.assert_allclose(infos.nis[k], info.nis, rtol=1e-6)
+        state = tracker.predict(state, elapsed[k])
+    for one, other in zip(final, state, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_replay_never_leaks(table):

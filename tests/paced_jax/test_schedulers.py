@@ -61,6 +61,21 @@ def test_every_scheduler_spends_exactly_the_budget(name):
     assert rates.shape == (N,)
 
 
+def test_uniform_walks_through_epochs_if_told():
+    sizes: dict[str, Any] = SIZES | {"budget": 8 * GROUP_SIZE}
+    tracker, selector = schedulers.make("uniform", SETUP, **sizes, epochs=True).scheduler
+
+    def select(state, key):
+        state, selection, _ = selector.select(state, tracker.init(), key)
+        return state, selection.prompt_ids
+
+    keys = jax.random.split(jax.random.key(0), 10)
+    ids = np.asarray(jax.jit(lambda: jax.lax.scan(select, selector.init(), keys))()[1])
+    for epoch in ids.reshape(2, N):  # five iterations of eight prompts each
+        assert sorted(epoch) == list(range(N))
+    assert ids[0].tolist() != ids[5].tolist()
+
+
 def test_paced_aims_at_its_target_and_explores_only_if_told():
     def live(**options):
         return schedulers.make("paced", SETUP, **SIZES, **options)

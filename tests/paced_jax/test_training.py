@@ -94,6 +94,7 @@ IDLE = [
     ({}, {"fade_selector": "thompson"}),
     ({"scheduler": "fade"}, {"target": 0.4}),
     (UNIFORM, {"exploration": 0.1}),
+    ({}, {"epochs": True}),
     (UNIFORM | {"objective": "dapo"}, {"beta": 0.1}),
     (UNIFORM | {"objective": "grpo"}, {"partition_learning_rate": 1e-2}),
     (UNIFORM, {"replay_partition": "off"}),
@@ -145,6 +146,7 @@ FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "num_skills": (FADE, 4),
     "fade_selector": (FADE, "weighted"),
     "exploration": (FADE, 0.5),
+    "epochs": (UNIFORM, True),
     "target": ({}, 0.4),
     "measure_kl": (UNIFORM, False),
 }
