@@ -106,7 +106,7 @@ LEGEND = (
     "effective: share of the generated groups that were neither all right nor all wrong. val, "
     "test: pass rate on 512 held-out prompts each, uniform over skills and lengths, not charged; "
     "at the end, averaged over the run; pass@1 and pass@k of the last policy. ECE: calibration "
-    "error of the predicted P(informative) of the chosen groups (in brackets what a perfect prediction "
+    "error of the predicted P(informative) of the chosen groups (in brackets what a perfect one "
     "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
     "prompts: distinct ones trained on. beta KL: how far a step moved the policy, which is one "
     "(small) part of the error of V as a pass rate; the rest is what the head has not learnt."

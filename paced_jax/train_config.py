@@ -1,0 +1,166 @@
+"""What decides a training run on the skill tasks: one configuration, checked at the door."""
+
+import dataclasses
+from typing import Literal
+
+from fade_jax.utility import check_group_size
+from paced_jax import off_policy, schedulers
+from paced_jax.objectives import (
+    PolicyGradient,
+    TrajectoryBalance,
+    dapo,
+    dr_grpo,
+    flowrl,
+    gflowrl,
+    grpo,
+    paced,
+    rloo,
+    vargrad,
+)
+from paced_jax.policy.base_policies import known_policies
+from paced_jax.types import check_switches
+
+ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
+BALANCE = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run on the skill tasks."""
+
+    scheduler: schedulers.SchedulerName = "paced"
+    """Which prompts are trained on."""
+    objective: ObjectiveName = "paced"
+    """The loss."""
+    policy: str = "tiny"
+    """Base policy shipped with the package: tiny or base."""
+    iterations: int = 100
+    """Iterations; each generates num_prompts x group_size rollouts, whatever the method."""
+    num_prompts: int = 32
+    """Prompts chosen by an iteration."""
+    group_size: int = 8
+    """Rollouts of a chosen prompt."""
+    chunk: int = 10
+    """Iterations compiled into one call; logs and checkpoints come between."""
+    seed: int = 0
+    """Of choices, rollouts and V's initial weights."""
+    pool_seed: int = 0
+    """Of the prompts."""
+    num_train: int = 8192
+    """Distinct training prompts."""
+    policy_learning_rate: float = 2e-4
+    """Of the policy, AdamW; what the comparisons' setting has."""
+    partition_learning_rate: float = 1e-3
+    """Of V = beta log Z, in a group of its own."""
+    weight_decay: float = 0.0
+    """Of the policy's matrices."""
+    warmup: int = 0
+    """Steps over which the policy's learning rate rises."""
+    clip_norm: float = 1.0
+    """Largest gradient norm, of policy and V apart."""
+    beta: float | None = None
+    """Strength of the KL penalty of trajectory balance; None for the named setting's own."""
+    admit: Literal["preset", "all", "drop_degenerate", "best_of"] = "preset"
+    """Which generated groups reach the gradient: the scheduler's own rule (all, but for dapo and
+    lilo), all, informative ones until a batch is full, or the best quarter."""
+    replay: Literal["preset", "on", "off"] = "preset"
+    """Prioritised replay of successes; "preset": on for the scheduler paced."""
+    replay_partition: Literal["full", "off", "group_mean"] = "full"
+    """What replayed successes teach V."""
+    correction: off_policy.Correction = "current_anchor"
+    """What log pi_old is for replayed rows."""
+    loadings: schedulers.LoadingsName = "embeddings"
+    """What FADE knows of a prompt beforehand."""
+    num_skills: int = 16
+    """K of FADE's loadings from embeddings."""
+    fade_selector: schedulers.FadeSelector = "top_m"
+    """How FADE chooses by P(informative)."""
+    exploration: float | None = None
+    """Share of the prompts chosen at random; None for the scheduler's own."""
+    epochs: bool = False
+    """Uniform choice that sees every prompt once before any twice."""
+    target: float = 0.5
+    """Pass rate the paced scheduler aims at."""
+    measure_kl: bool = True
+    """Measure the KL of every step, by one more forward pass."""
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values, naming the field."""
+        check_switches(self)
+        positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
+        for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("weight_decay", "warmup"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        for name, share in (("target", self.target), ("exploration", self.exploration)):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} must be in 0..1, got {share}")
+        if self.num_prompts > self.num_train:
+            raise ValueError(
+                f"num_prompts must be at most num_train = {self.num_train}, got {self.num_prompts}"
+            )
+        check_group_size(self.group_size)
+        for name in ("seed", "pool_seed"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be in 0..2^31 - 1, got {getattr(self, name)}")
+        if self.policy not in known_policies():
+            raise ValueError(f"policy: must be one of {known_policies()}, got {self.policy!r}")
+        if self.iterations % self.chunk:
+            raise ValueError(
+                f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
+            )
+        if self.beta is not None and not self.beta > 0:
+            raise ValueError(f"beta must be positive, got {self.beta}")
+        if self.scheduler == "paced" and self.objective != "paced":
+            raise ValueError(
+                "scheduler: 'paced' reads V as the pass rate, which only the objective 'paced'"
+                f" teaches it; got the objective {self.objective!r}"
+            )
+        if self.uses_replay:
+            off_policy.check_objective(make_objective(self, 1))
+        defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+        for name, works in self._effects().items():
+            if not works and getattr(self, name) != defaults[name]:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)!r} has no effect with scheduler"
+                    f" {self.scheduler!r}, objective {self.objective!r}, loadings"
+                    f" {self.loadings!r} and replay {'on' if self.uses_replay else 'off'}"
+                )
+
+    def _effects(self) -> dict[str, bool]:
+        """Whether each option that is not always used is used here."""
+        fade = self.scheduler in ("fade", "fade_pg")
+        return {
+            "loadings": fade,
+            "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
+            "fade_selector": fade or self.scheduler == "fade_k0",
+            "target": self.scheduler == "paced",
+            "exploration": self.scheduler not in schedulers.RANDOM,
+            "epochs": self.scheduler == "uniform",
+            "beta": self.objective in BALANCE,
+            "partition_learning_rate": self.objective in ("paced", "flowrl"),
+            "replay_partition": self.uses_replay,
+            "correction": self.uses_replay,
+        }
+
+    @property
+    def uses_replay(self) -> bool:
+        """Whether successes are replayed."""
+        return self.replay == "on" or (self.replay == "preset" and self.scheduler == "paced")
+
+    @property
+    def budget(self) -> int:
+        """R, rollouts of an iteration."""
+        return self.num_prompts * self.group_size
+
+
+def make_objective(config: TrainConfig, max_tokens: int) -> TrajectoryBalance | PolicyGradient:
+    """The named loss, with the configured beta."""
+    if config.objective in BALANCE:
+        setting = BALANCE[config.objective]
+        return setting() if config.beta is None else setting(config.beta)
+    if config.objective == "dr_grpo":
+        return dr_grpo(float(max_tokens))
+    return {"grpo": grpo, "dapo": dapo, "rloo": rloo}[config.objective]()
