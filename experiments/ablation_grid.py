@@ -82,7 +82,7 @@ def fade_contender(label: str, loadings: str = "text", **parts: Any) -> Contende
 
 def trackers() -> dict[str, Entry]:
     """Every tracker by name; each is tuned on other seeds than it is scored on."""
-    table = contenders(with_texts=True)
+    table = contenders(with_texts=True, with_tags=False)
     counter = table["beta_strong"]._replace(
         label="Beta counter (no drift)", start=table["beta_strong"].start | {"discount": 1.0}
     )

@@ -259,13 +259,15 @@ AGES = {"1": (1, 1), "2-4": (2, 4), "5-9": (5, 9), "10-19": (10, 19), "20-39": (
 
 def score_shadow(said: exposure.Shadow, cases: Case, setting: Setting) -> dict[str, Any]:
     """Figures of every seed, and calibration over all of them."""
-    seen: Exposure = jax.device_get(cases.exposure)
+    said, seen = jax.tree.map(np.asarray, (said, cases.exposure))
+    rates, informative = np.asarray(said.pass_rate), np.asarray(said.informative)
+    truths, visited = np.asarray(seen.pass_rate), np.asarray(seen.visits)
     first = setting.first_scored
     rows: dict[str, list[Any]] = {"rmse": [], "spearman": [], "top_informative": [], "log_loss": []}
     bins: dict[str, dict[str, list[float]]] = {"visits": {}, "age": {}}
     flags, predicted = [], []
-    for seed in range(said.pass_rate.shape[0]):
-        truth, error = seen.pass_rate[seed], said.pass_rate[seed] - seen.pass_rate[seed]
+    for seed in range(rates.shape[0]):
+        truth, error = truths[seed], rates[seed] - truths[seed]
         rows["rmse"].append(
             exposure.rmse_within(error[first:], np.ones_like(error[first:], bool))[0]
         )
@@ -273,22 +275,25 @@ def score_shadow(said: exposure.Shadow, cases: Case, setting: Setting) -> dict[s
         rows["spearman"].append(
             np.mean(
                 [
-                    calibration.spearman(said.pass_rate[seed, t], truth[t], np.ones_like(truth[t]))
+                    calibration.spearman(rates[seed, t], truth[t], np.ones_like(truth[t]))
                     for t in looks
                 ]
             )
         )
         true_utility = np.asarray(utility.informative_rate(jnp.asarray(truth), setting.group_size))
-        best = np.argsort(-said.informative[seed], axis=1)[:, : setting.groups]
+        best = np.argsort(-informative[seed], axis=1)[:, : setting.groups]
         rows["top_informative"].append(np.take_along_axis(true_utility, best, 1)[first:].mean())
         ids, successes, trials = (np.asarray(x[seed]) for x in seen.observation)
         flag = ((successes > 0) & (successes < trials))[first:].ravel()
-        p = np.take_along_axis(said.informative[seed], ids, 1)[first:].ravel()
+        p = np.take_along_axis(informative[seed], ids, 1)[first:].ravel()
         rows["log_loss"].append(calibration.log_loss(p, flag))
         flags.append(flag)
         predicted.append(np.clip(p, 0, 1))
-        for name, edges, counts in (("visits", VISITS, seen.visits), ("age", AGES, seen.age)):
-            known = seen.visits[seed] > 0 if name == "age" else np.ones_like(error, bool)
+        for name, edges, counts in (
+            ("visits", VISITS, visited),
+            ("age", AGES, np.asarray(seen.age)),
+        ):
+            known = visited[seed] > 0 if name == "age" else np.ones_like(error, bool)
             for label, (low, high) in edges.items():
                 within = (counts[seed] >= low) & (counts[seed] <= high) & known
                 rmse, _ = exposure.rmse_within(error, within)

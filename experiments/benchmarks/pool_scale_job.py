@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.timing import interleave, summary
-from fade_jax import ability_difficulty, driver, hyperparameters, sharded_pool
+from fade_jax import ability_difficulty, driver, faults, hyperparameters, sharded_pool
 from fade_jax.hyperparameters import Hyperparameters
 from fade_jax.pool_loadings import PoolLoadings, lay_out
 from fade_jax.run_state import RunState
@@ -99,9 +99,9 @@ def scheduler(job: Job, loadings: PoolLoadings, hyper: Hyperparameters) -> Sched
 
 def init(job: Job, loadings: PoolLoadings, hyper: Hyperparameters) -> RunState:
     """A fresh pool, in which all prompts score alike where nothing tells them apart."""
-    tracker, selector = scheduler(job, loadings, hyper)
+    tracker, selector, _ = scheduler(job, loadings, hyper)
     zero, key = jnp.int32(0), jax.random.key(job.seed)
-    return RunState((), tracker.init(), selector.init(), (), key, zero, zero + 0, driver.no_fault())
+    return RunState((), tracker.init(), selector.init(), (), key, zero, zero + 0, faults.none())
 
 
 def outcomes_of(selection: Selection, key: jax.Array) -> Observation:

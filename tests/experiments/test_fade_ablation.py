@@ -1,6 +1,7 @@
 """The ablation in simulation: its cells, its figures, and that it goes on where it stopped."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ def test_loadings_told_are_of_one_size_and_as_informative_as_they_say():
 
 def test_a_perfect_tracker_scores_perfectly():
     cases = make_cases(SMALL, range(2))
-    seen = jax.device_get(cases.exposure)
+    seen: Any = jax.device_get(cases.exposure)
     informative = 1 - seen.pass_rate**8 - (1 - seen.pass_rate) ** 8
     said = exposure.Shadow(seen.pass_rate, informative, np.zeros((2, 8)))
     scores = score_shadow(said, cases, SMALL)
@@ -88,7 +89,8 @@ def test_a_perfect_tracker_scores_perfectly():
 def test_a_loop_is_scored_as_by_hand():
     # One seed, three iterations of two groups; the first is not scored. Planned: 1 group, then 2.
     setting = Setting(num_prompts=5, groups=2, group_size=8, iterations=3, first_scored=1)
-    record = Record(
+    made: Any = Record  # of numpy arrays, as they come from the device
+    record = made(
         iteration=np.arange(3)[None],
         live=np.ones((1, 3), bool),
         observation=Observation(
@@ -106,7 +108,7 @@ def test_a_loop_is_scored_as_by_hand():
         sample_metrics=(),
         learn=LearnReport(np.ones((1, 3), bool), np.ones((1, 3)), np.full((1, 3), -1), ()),
     )
-    scores = Scores(*(np.array([[0.1, 0.2, 0.4]]) for _ in Scores._fields))
+    scores: Any = Scores(*[jnp.array([[0.1, 0.2, 0.4]])] * len(Scores._fields))
     got = score_loop(record, scores, np.array([0.7]), np.array([3]), setting=setting)
     expected = {
         "effective": 0.75,

@@ -64,7 +64,7 @@ def test_comparison_is_paired_by_seed():
     assert pairs["informative_realised"]["low"] == pytest.approx(0.3 - 12.7062 * 0.1, abs=1e-4)
     assert "uniform" not in results["minus_uniform"]
     rows = {row[0]: row for row in quickstart.table(results)}
-    assert len(rows["fade"]) == len(quickstart.HEADER)
+    assert len(rows["fade"]) == len(quickstart.header(quickstart.Config()))
     assert rows["fade"][1:4] == ("0.600", "0.800", "0.550")
     assert "one seed" in quickstart.notes(results, 1)[-1].lower()
 
@@ -194,7 +194,9 @@ def test_train_from_end_to_end(tmp_path):
 
 def test_looking_between_chunks_is_refused_before_anything_is_written(tmp_path):
     config = train.Config(out=tmp_path / "none", watch=live_run.Watch(eval_every=15))
-    with pytest.raises(ValueError, match="eval_every must be a multiple of chunk = 10, got 15"):
+    with pytest.raises(
+        ValueError, match=r"watch\.eval_every must be a multiple of chunk = 10, got 15"
+    ):
         train.main(config)
     assert not (tmp_path / "none").exists()
 

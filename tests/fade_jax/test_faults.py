@@ -66,9 +66,9 @@ def broken(iteration, ids, sizes):
         pieces = sound(constants)
         chooser = pieces.scheduler.selector
 
-        def select(state, belief, key):
+        def select(state, tracker_state, key):
             count, inner = state
-            inner, chosen, info = chooser.select(inner, belief, key)
+            inner, chosen, info = chooser.select(inner, tracker_state, key)
             bad = selection(ids, sizes)
             chosen = jax.tree.map(lambda a, b: jnp.where(count == iteration, a, b), bad, chosen)
             return (count + 1, inner), chosen, info

@@ -63,7 +63,7 @@ def test_every_scheduler_spends_exactly_the_budget(name):
 
 def test_uniform_walks_through_epochs_if_told():
     sizes: dict[str, Any] = SIZES | {"budget": 8 * GROUP_SIZE}
-    tracker, selector = schedulers.make("uniform", SETUP, **sizes, epochs=True).scheduler
+    tracker, selector, _ = schedulers.make("uniform", SETUP, **sizes, epochs=True).scheduler
 
     def select(state, key):
         state, selection, _ = selector.select(state, tracker.init(), key)

@@ -183,12 +183,12 @@ def in_turn(setup):
     num_prompts = setup.embeddings.shape[0]
     tracker = ema.build(num_prompts)
 
-    def select(state, belief, key):
+    def select(state, tracker_state, key):
         del key
         ids = (state.count * NUM_PROMPTS + jnp.arange(NUM_PROMPTS)) % num_prompts
         sizes = jnp.full(NUM_PROMPTS, GROUP_SIZE)
         info = SelectInfo(
-            tracker.informative(belief, GROUP_SIZE)[ids].sum(),
+            tracker.informative(tracker_state, GROUP_SIZE)[ids].sum(),
             jnp.int32(BUDGET),
             jnp.int32(0),
             jnp.asarray(False),

@@ -1,5 +1,7 @@
 """Which simulated groups are learnt from: the rules, worked by hand."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +68,7 @@ def test_defaults_are_the_published_ones_and_bad_sizes_are_named():
         "drop_degenerate", 10, 10
     )
     assert presets.lilo(100, budget=256, group_size=8).admission == Admission("best_of", 8, 1)
-    sizes = {"budget": 64, "group_size": 8}
+    sizes: dict[str, Any] = {"budget": 64, "group_size": 8}
     with pytest.raises(ValueError, match="train_groups must be at least 1, got 0"):
         presets.dapo(40, train_groups=0, **sizes)
     with pytest.raises(ValueError, match="train_groups must be at most 8"):
