@@ -245,7 +245,7 @@ def direction(
             "marks": rows,
             "epochs": table,
             "differences": differences,
-            "curves": {arm: _band(curve) for arm, curve in kept.items()},
+            "curves": {arm: _band(curve, 8 * second.epoch) for arm, curve in kept.items()},
         }
     return {
         "first": first.meta.get("policy", first_path.stem),
@@ -276,9 +276,11 @@ def _lay_out(config: Config, path: Path, kind: str) -> PoolLoadings:
     return lay_out(jnp.asarray(replay_history.make_loadings(settings, table)[kind]))
 
 
-def _band(curve: np.ndarray) -> dict[str, Any]:
-    low, high = np.quantile(curve[1:], [0.025, 0.975], axis=0)
-    return {"mean": curve[0], "low": low, "high": high}
+def _band(curve: np.ndarray, longest: int) -> dict[str, Any]:
+    """Every fourth point of a curve's beginning, for the figure."""
+    shown = np.arange(0, min(longest, curve.shape[1]), 4)
+    low, high = np.quantile(curve[1:, shown], [0.025, 0.975], axis=0)
+    return {"batch": shown, "mean": curve[0, shown], "low": low, "high": high}
 
 
 def _fingerprint(config: Config, path: Path) -> str:
