@@ -26,6 +26,11 @@ from fade_jax.types import Info, Observation, SelectInfo
 SMALL = Setting(num_prompts=40, num_skills=3, groups=4, iterations=8, first_scored=2)
 
 
+def host(tuple_type: Any) -> Any:
+    """A NamedTuple of numpy arrays, as they come from the device."""
+    return tuple_type
+
+
 def test_impossible_configurations_are_refused_by_name():
     for change, words in (
         ({"parts": ("tracking", "filters")}, "parts must be among"),
@@ -73,7 +78,7 @@ def test_a_perfect_tracker_scores_perfectly():
     cases = make_cases(SMALL, range(2))
     seen: Any = jax.device_get(cases.exposure)
     informative = 1 - seen.pass_rate**8 - (1 - seen.pass_rate) ** 8
-    said = exposure.Shadow(seen.pass_rate, informative, np.zeros((2, 8)))
+    said = host(exposure.Shadow)(seen.pass_rate, informative, np.zeros((2, 8)))
     scores = score_shadow(said, cases, SMALL)
     np.testing.assert_allclose(scores["rmse"], 0.0, atol=1e-7)
     np.testing.assert_allclose(scores["spearman"], 1.0)
@@ -89,26 +94,25 @@ def test_a_perfect_tracker_scores_perfectly():
 def test_a_loop_is_scored_as_by_hand():
     # One seed, three iterations of two groups; the first is not scored. Planned: 1 group, then 2.
     setting = Setting(num_prompts=5, groups=2, group_size=8, iterations=3, first_scored=1)
-    made: Any = Record  # of numpy arrays, as they come from the device
-    record = made(
+    record = host(Record)(
         iteration=np.arange(3)[None],
         live=np.ones((1, 3), bool),
-        observation=Observation(
+        observation=host(Observation)(
             np.array([[[0, 1], [2, 3], [3, 4]]]), np.zeros((1, 3, 2)), np.full((1, 3, 2), 8.0)
         ),
         missing=np.zeros((1, 3, 2)),
         degenerate=np.array([[[True, True], [True, False], [False, False]]]),
         predicted=np.zeros((1, 3, 2)),
         informative=np.array([[[0.9, 0.9], [0.5, 0.25], [0.75, 0.5]]]),
-        select_info=SelectInfo(
+        select_info=host(SelectInfo)(
             np.zeros((1, 3)), np.array([[16, 8, 16]]), np.zeros((1, 3)), np.zeros((1, 3), bool)
         ),
-        tracker_info=Info(np.zeros((1, 3)), np.zeros((1, 3))),
+        tracker_info=host(Info)(np.zeros((1, 3)), np.zeros((1, 3))),
         ready=np.ones((1, 3), bool),
         sample_metrics=(),
-        learn=LearnReport(np.ones((1, 3), bool), np.ones((1, 3)), np.full((1, 3), -1), ()),
+        learn=host(LearnReport)(np.ones((1, 3), bool), np.ones((1, 3)), np.full((1, 3), -1), ()),
     )
-    scores: Any = Scores(*[jnp.array([[0.1, 0.2, 0.4]])] * len(Scores._fields))
+    scores = host(Scores)(*[np.array([[0.1, 0.2, 0.4]])] * len(Scores._fields))
     got = score_loop(record, scores, np.array([0.7]), np.array([3]), setting=setting)
     expected = {
         "effective": 0.75,

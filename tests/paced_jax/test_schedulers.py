@@ -139,7 +139,7 @@ def test_unknown_names_and_sizes_that_do_not_fit_are_named():
     for name in NAMES:
         with pytest.raises(ValueError, match=r"budget .* got 25"):
             schedulers.make(name, SETUP, budget=25, group_size=GROUP_SIZE)
-    for name in NAMES[1:]:
+    for name in sorted(set(NAMES) - set(schedulers.RANDOM)):
         with pytest.raises(ValueError, match="exploration"):
             schedulers.make(name, SETUP, exploration=1.5, **SIZES)
     with pytest.raises(ValueError, match="target"):
