@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments.ablation_world import Case, Kind, Setting, one_of, pool_of
+from experiments.ablation_world import Case, Kind, Setting, pool_of
 from experiments.replay_contenders import Contender, Params, Pool, contenders, fade_hyperparameters
 from fade_jax import (
     ability_difficulty,
@@ -22,6 +22,7 @@ from fade_jax import (
 from fade_jax.selectors import (
     allocation,
     curriculum,
+    one_of,
     skip,
     thompson,
     threshold,
@@ -353,7 +354,7 @@ def any_paradigm(entry: Entry, setting: Setting) -> Build:
     def build(params, choice, loadings, case) -> Scheduler:
         tracker = entry.contender.build(params, pool_of(loadings))
         rules = [make(tracker, **sizes_of(setting)) for make in paradigms(setting).values()]
-        return Scheduler(tracker, one_of(rules, choice))
+        return Scheduler(tracker, one_of.build(rules, choice))
 
     return build
 
@@ -371,6 +372,6 @@ def any_utility(entry: Entry, setting: Setting) -> Build:
             for score in utilities(setting.group_size).values()
             for rule in SCORED
         ]
-        return Scheduler(tracker, one_of(rules, choice))
+        return Scheduler(tracker, one_of.build(rules, choice))
 
     return build

@@ -19,7 +19,7 @@ from fade_jax.simulation import closed_loop, exposure
 from fade_jax.simulation import world as worlds
 from fade_jax.simulation.exposure import Exposure
 from fade_jax.simulation.world import World
-from fade_jax.types import Scheduler, Selector
+from fade_jax.types import Scheduler
 
 Kind = Literal["informative", "weak", "shuffled"]
 
@@ -221,34 +221,6 @@ class Bench:
         run = self.program(("loop", key), make)
         seen = jax.device_get(run(arrays(params), jnp.int32(choice), loadings, cases))
         return score_loop(*seen, setting=setting)
-
-
-def one_of(selectors: list[Selector], choice: jax.Array) -> Selector:
-    """The selector of that number, all in one program; each has its own place in the state."""
-
-    def branch(i: int, state, tracker_state, key):
-        def act():
-            new, *rest = selectors[i].select(state[i], tracker_state, key)
-            return (*state[:i], new, *state[i + 1 :]), *rest
-
-        return act
-
-    def select(state, tracker_state, key):
-        acts = [branch(i, state, tracker_state, key) for i in range(len(selectors))]
-        return jax.lax.switch(choice, acts)
-
-    def observe(state, observation):
-        return tuple(s.observe(x, observation) for s, x in zip(selectors, state, strict=True))
-
-    sizes = {s.group_size for s in selectors}
-    return Selector(
-        lambda: tuple(s.init() for s in selectors),
-        select,
-        observe,
-        selectors[0].budget,
-        selectors[0].max_groups,
-        sizes.pop() if len(sizes) == 1 else None,
-    )
 
 
 VISITS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3-4": (3, 4), "5+": (5, 10**9)}

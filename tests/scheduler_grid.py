@@ -1,6 +1,6 @@
 """Every tracker and every selector. A newcomer joins all batteries by one line here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from fade_jax.selectors import (
 )
 from fade_jax.trackers import cdas as cdas_tracker
 from fade_jax.trackers import discounted_beta, ema, logit_kalman, markov, oracle
-from fade_jax.types import Selector, Tracker
+from fade_jax.types import Tracker
 
 
 def told(num_prompts):
@@ -58,26 +58,3 @@ SELECTORS: dict[str, Callable[..., Any]] = {
     "cdas": cdas.build,
     "allocation": allocation.build,
 }
-
-
-def one_of(selectors: Sequence[Selector], index) -> Selector:
-    """The selector of that number, all in one compiled program; each has its place in the state."""
-
-    def branch(i, selector, state, tracker_state, key):
-        def act():
-            new, *rest = selector.select(state[i], tracker_state, key)
-            return (*state[:i], new, *state[i + 1 :]), *rest
-
-        return act
-
-    def select(state, tracker_state, key):
-        branches = [branch(i, s, state, tracker_state, key) for i, s in enumerate(selectors)]
-        return jax.lax.switch(index, branches)
-
-    def observe(state, observation):
-        return tuple(s.observe(x, observation) for s, x in zip(selectors, state, strict=True))
-
-    def init():
-        return tuple(s.init() for s in selectors)
-
-    return Selector(init, select, observe, selectors[0].budget, selectors[0].max_groups)

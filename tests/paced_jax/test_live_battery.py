@@ -21,9 +21,10 @@ from live_world import (
     lenient_verdict,
     unoptimised,
 )
-from scheduler_grid import SELECTORS, TRACKERS, one_of
+from scheduler_grid import SELECTORS, TRACKERS
 
 from fade_jax import driver, faults
+from fade_jax.selectors import one_of
 from fade_jax.types import Scheduler
 from paced_jax import paced_tracker, partition
 from paced_jax.schedulers import LiveScheduler
@@ -53,7 +54,7 @@ def build(name):
             tracker = LIVE[name](POOL)
         sizes = {"num_prompts": POOL, "budget": BUDGET, "group_size": GROUP_SIZE}
         rules = [make(tracker, max_groups=NUM_PROMPTS, **sizes) for make in SELECTORS.values()]
-        return LiveScheduler(Scheduler(tracker, one_of(rules, index)), name == "paced")
+        return LiveScheduler(Scheduler(tracker, one_of.build(rules, index)), name == "paced")
 
     return made
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from scheduler_grid import one_of
 
 from fade_jax import outcomes
 from fade_jax.driver import LearnReport, Pieces
+from fade_jax.selectors import one_of
 from fade_jax.types import Scheduler, Selector, Tracker
 
 NUM_PROMPTS, GROUP_SIZE, MAX_GROUPS = 10, 4, 5
@@ -31,7 +31,7 @@ def pieces(
     tracker = build_tracker(NUM_PROMPTS)
     sizes = {"num_prompts": NUM_PROMPTS, "budget": BUDGET, "group_size": GROUP_SIZE}
     selectors = [build(tracker, max_groups=MAX_GROUPS, **sizes) for build in builds]
-    selector = one_of(selectors, index)
+    selector = one_of.build(selectors, index)
 
     def sample(setup, learner, rows, key):
         chance = pass_rates(learner, rows.prompt_ids)

@@ -18,10 +18,11 @@ from battery_world import (
     Learner,
     pieces,
 )
-from scheduler_grid import SELECTORS, TRACKERS, one_of
+from scheduler_grid import SELECTORS, TRACKERS
 from selector_cases import QUICK
 
 from fade_jax import driver
+from fade_jax.selectors import one_of
 from fade_jax.trackers import discounted_beta
 from fade_jax.types import Observation
 
@@ -108,7 +109,7 @@ def pool_step():
         tracker = discounted_beta.build(N)
         sized: dict[str, Any] = {"num_prompts": N, "budget": G * GROUPS, "group_size": G}
         built = [build(tracker, exploration=0.25, **sized) for build in equal_explorers()]
-        selector = one_of(built, index)
+        selector = one_of.build(built, index)
         memory, chosen, info = selector.select(memory, belief, key)
         sizes = chosen.group_sizes.astype(jnp.float32)
         seen = Observation(chosen.prompt_ids, share * sizes, sizes)
@@ -127,7 +128,7 @@ def fresh(index=0):
     tracker = discounted_beta.build(N)
     sized: dict[str, Any] = {"num_prompts": N, "budget": G * GROUPS, "group_size": G}
     built = [build(tracker, exploration=0.25, **sized) for build in equal_explorers()]
-    return tracker, one_of(built, index)
+    return tracker, one_of.build(built, index)
 
 
 def test_a_pool_without_signal_is_flagged_and_served():
