@@ -13,6 +13,7 @@ Five parts, each of many cells; every cell is 20 worlds in one `vmap`, and is ke
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,12 @@ from experiments.ablation_grid import (
 from experiments.ablation_world import Bench, Case, Kind, Setting, first_skills, make_cases, told
 from experiments.jump import JUMPERS, jump_cell
 
+FIRST_TUNING_SEED = 1000
+"""Trackers are tuned on worlds from here on, and scored on those before."""
+
+SOURCES = ("fade_ablation.py", "ablation_grid.py", "ablation_world.py", "jump.py")
+"""What decides a cell, beside the packages."""
+
 PARTS = ("tracking", "filter", "skills", "jump", "loops")
 
 
@@ -60,7 +67,7 @@ class Config:
     out: Path | None = None
     """Folder to write to, runs/fade_ablation/<time> if not given; finished cells are kept."""
     quick: bool = False
-    """Few seeds, short runs, some of the cells: to see it work."""
+    """Few seeds, short runs, some of the cells, whatever the other options: to see it work."""
 
     def __post_init__(self) -> None:
         """Refuses what measures nothing."""
@@ -70,6 +77,15 @@ class Config:
         for name in ("seeds", "tuning_seeds", "fit_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.seeds > FIRST_TUNING_SEED:
+            raise ValueError(
+                f"seeds must be at most {FIRST_TUNING_SEED}, got {self.seeds}: those beyond are"
+                " tuned on"
+            )
+        if self.quick:
+            for name in ("seeds", "tuning_seeds", "fit_steps", "setting"):
+                if getattr(self, name) != getattr(Config(), name):
+                    raise ValueError(f"{name}: has no effect with quick")
         if not 0 <= self.setting.first_scored < self.setting.iterations:
             raise ValueError(
                 f"setting.first_scored must be in 0..{self.setting.iterations - 1}, got"
@@ -81,40 +97,69 @@ class Config:
         """What is run: itself, or the small version."""
         if not self.quick:
             return self
-        small = dataclasses.replace(
-            self.setting, num_prompts=60, groups=6, iterations=30, first_scored=5
+        small = Setting(num_prompts=60, groups=6, iterations=30, first_scored=5)
+        return Config(
+            parts=self.parts, out=self.out, seeds=3, tuning_seeds=2, fit_steps=3, setting=small
         )
-        return dataclasses.replace(self, seeds=3, tuning_seeds=2, fit_steps=3, setting=small)
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """What cells must have in common to stand in one table: configuration, jax, and the code."""
+    digest = hashlib.sha256()
+    here = Path(__file__).resolve().parent
+    sources = [here / name for name in SOURCES]
+    for package in ("fade_jax", "paced_jax"):
+        sources += sorted((here.parent / package).rglob("*.py"))
+    for source in sources:
+        digest.update(source.read_bytes())
+    settings = dataclasses.asdict(config)
+    settings = {k: v for k, v in settings.items() if k not in ("out", "parts")}
+    return json.loads(
+        json.dumps({**settings, "jax": jax.__version__, "code": digest.hexdigest()[:16]})
+    )
+
+
+def check_folder(folder: Path, config: Config) -> None:
+    """Refuses a folder whose cells were made by another configuration, jax or code.
+
+    Raises:
+        ValueError: naming the differences.
+    """
+    mark = folder / "cells" / "identity.json"
+    if not mark.exists():
+        return
+    stored, wanted = json.loads(mark.read_text()), identity(config)
+    differ = [key for key in wanted if stored.get(key) != wanted[key]]
+    if differ:
+        raise ValueError(
+            f"out: {folder} holds cells made with another {', '.join(differ)}; take another"
+        )
 
 
 class Store:
     """Finished cells of a folder: `cells/<part>/<name>.json`."""
 
     def __init__(self, folder: Path, config: Config):
+        check_folder(folder, config)
         self.folder = folder / "cells"
-        what = {
-            **{k: v for k, v in dataclasses.asdict(config).items() if k not in ("out", "parts")},
-            "jax": jax.__version__,
-            "format": 1,
-        }
         self.folder.mkdir(parents=True, exist_ok=True)
-        mark = self.folder / "identity.json"
-        wanted = json.loads(json.dumps(what))
-        if mark.exists() and json.loads(mark.read_text()) != wanted:
-            raise ValueError(f"out: {folder} holds cells of another configuration")
-        run_folder.write_json(mark, wanted)
+        run_folder.write_json(self.folder / "identity.json", identity(config))
+
+    def path(self, part: str, name: str) -> Path:
+        """Where a cell is kept."""
+        return self.folder / part / (name.replace("/", "_").replace(" ", "_") + ".json")
 
     def get(self, part: str, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The cell, computed if it is not there."""
-        path = self.folder / part / (name.replace("/", "_").replace(" ", "_") + ".json")
+        path = self.path(part, name)
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             run_folder.write_json(path, {"name": name, **compute()})
         return json.loads(path.read_text())
 
 
-def plan(config: Config) -> dict[str, list[str]]:
-    """Names of the cells of each part."""
+def plan(config: Config, quick: bool = False) -> dict[str, list[str]]:
+    """Names of the cells of each part; some of them if quick."""
     setting = config.setting
     names = {
         "tracking": list(trackers()),
@@ -125,7 +170,7 @@ def plan(config: Config) -> dict[str, list[str]]:
         + [f"preset {name}" for name in published(setting)]
         + [f"utility {u} x {p}" for u in utilities(setting.group_size) for p in SCORED],
     }
-    if config.quick:
+    if quick:
         names["tracking"] = ["beta_counter", "fade_k0", "fade", "fade_shuffled"]
         names["filter"] = ["walk 0", "walk 0.08", "walk 0.32"]
         names["skills"] = names["skills"][:1]
@@ -143,19 +188,28 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         What results.json holds.
     """
-    config = config.effective
-    folder = run_folder.open_folder("fade_ablation", config.out, config)
+    quick, config = config.quick, config.effective
+    folder = run_folder.open_folder(
+        "fade_ablation", config.out, config, check=lambda folder: check_folder(folder, config)
+    )
     lab = Lab(config, Store(folder, config))
-    cells = plan(config)
-    results: dict[str, dict[str, Any]] = {part: {} for part in cells}
+    cells = plan(config, quick)
     with run_folder.task("fade_ablation", sum(map(len, cells.values()))) as advance:
         for part, names in cells.items():
             for name in names:
                 advance(f"{part}: {name}", 0)
-                results[part][name] = lab.store.get(
-                    part, name, lambda part=part, name=name: getattr(lab, part)(name)
-                )
+                lab.store.get(part, name, lambda part=part, name=name: getattr(lab, part)(name))
                 advance(f"{part}: {name}", 1)
+    # Everything there is, also what an earlier call has made.
+    everything = plan(dataclasses.replace(config, parts=PARTS), quick)
+    results = {
+        part: {
+            name: json.loads(lab.store.path(part, name).read_text())
+            for name in names
+            if lab.store.path(part, name).exists()
+        }
+        for part, names in everything.items()
+    }
     content = run_folder.save_results(folder, config, {"cells": results, "labels": labels()})
     ablation_report.write(folder, content)
     ablation_figures.draw(folder, content)
@@ -174,8 +228,10 @@ class Lab:
     @functools.cache  # noqa: B019 - one Lab a process
     def cases(self, num_skills: int | None = None, tuning: bool = False) -> Case:
         """Worlds to score on, or the other worlds to tune on."""
-        seeds = range(1000, 1000 + self.config.tuning_seeds) if tuning else range(self.config.seeds)
-        return make_cases(self.setting, seeds, num_skills)
+        first, count = 0, self.config.seeds
+        if tuning:
+            first, count = FIRST_TUNING_SEED, self.config.tuning_seeds
+        return make_cases(self.setting, range(first, first + count), num_skills)
 
     @functools.cache  # noqa: B019
     def loadings(self, kind: Kind, tuning: bool = False) -> jax.Array:

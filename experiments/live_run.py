@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import run_folder
+from experiments.run_identity import Watch, check_same, identity, runs_of
 from fade_jax import calibration, driver
 from fade_jax.driver import RunState
 from paced_jax import evaluation, metrics, piece_timings, run_metrics, schedulers
@@ -34,41 +35,8 @@ GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative",
 CELLS = len(SKILLS) * MAX_LENGTH
 """Skills x lengths, each of which the oracle is told."""
 
-FORMAT = 3
-"""Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
-
 LEARNT = ("beta_kl", "log_prob_gap", "entropy", "policy_clipped", "partition_clipped", "replay_age")
 """Figures of a step whose means over the run go into its summary."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Watch:
-    """What is looked at while a policy trains; none of it is charged to the budget."""
-
-    eval_every: int = 20
-    """Iterations between two evaluations on the held-out validation prompts; whole chunks."""
-    eval_group_size: int = 2
-    """Rollouts of each validation prompt."""
-    test_group_size: int = 8
-    """Rollouts of each test prompt at the end; pass@k for k up to it."""
-    eval_batch: int = 128
-    """Prompts evaluated at once."""
-    tensorboard: bool = True
-    """Write TensorBoard event files as well."""
-    profile: bool = False
-    """Time every piece of an iteration on its own first; logged with the first iteration."""
-    oracle_rollouts: int = 64
-    """Rollouts of each skill and length that tell the oracle, every chunk."""
-
-    def __post_init__(self) -> None:
-        """Refuses sizes that measure nothing."""
-        for field in dataclasses.fields(self):
-            if field.type is int and getattr(self, field.name) < 1:
-                raise ValueError(
-                    f"{field.name} must be at least 1, got {getattr(self, field.name)}"
-                )
-        if self.oracle_rollouts % 8:
-            raise ValueError(f"oracle_rollouts must be a multiple of 8, got {self.oracle_rollouts}")
 
 
 @dataclasses.dataclass
@@ -79,18 +47,6 @@ class Bench:
     watch: Watch
     evaluate: Callable[..., Any]
     cell_rates: Callable[..., Any]
-
-
-def check_cadence(config: TrainConfig, watch: Watch) -> None:
-    """Refuses to look between chunks, where nothing can be seen.
-
-    Raises:
-        ValueError: eval_every is not a multiple of the chunk.
-    """
-    if watch.eval_every % config.chunk:
-        raise ValueError(
-            f"watch.eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
-        )
 
 
 def open_bench(config: TrainConfig, watch: Watch) -> Bench:
@@ -193,42 +149,13 @@ def execute_methods(
     Returns:
         The summaries of every seed by method.
     """
-    runs = {}
+    planned, runs = runs_of(folder, setting, methods, seeds), {}
     total = len(methods) * len(seeds) * setting.iterations
     with run_folder.task(folder.name, total) as advance:
-        for name, changes in methods.items():
-            configs = [dataclasses.replace(setting, seed=seed, **changes) for seed in seeds]
-            folders = [folder / "runs" / name / f"seed_{seed}" for seed in seeds]
+        for name, each in planned.items():
+            configs, folders = map(list, zip(*each, strict=True))
             runs[name] = execute(bench, name, configs, folders, advance)
     return runs
-
-
-def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
-    """What a stored run must have in common with a wanted one to stand in for it."""
-    return {
-        "format": FORMAT,
-        "run": dataclasses.asdict(config),
-        "watch": dataclasses.asdict(watch),
-        "jax": jax.__version__,
-    }
-
-
-def check_same(folder: Path, config: TrainConfig, watch: Watch) -> None:
-    """Refuses a finished run of something else.
-
-    Raises:
-        ValueError: naming folder and first difference.
-    """
-    stored = json.loads((folder / "config.json").read_text())
-    wanted = json.loads(json.dumps(identity(config, watch)))
-    for part in wanted:
-        if stored.get(part) == wanted[part]:
-            continue
-        detail = ""
-        if isinstance(wanted[part], dict) and isinstance(stored.get(part), dict):
-            keys = [k for k in wanted[part] if stored[part].get(k) != wanted[part][k]]
-            detail = f" ({', '.join(keys)})"
-        raise ValueError(f"{folder} holds a run of another {part}{detail}; take another --out")
 
 
 def _run_one(

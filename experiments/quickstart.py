@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import intervals, live_run, quickstart_figures, run_folder
+from experiments import intervals, live_run, quickstart_figures, run_folder, run_identity
 from experiments.settings import METHODS, TINY, MethodName
 from paced_jax.training import TrainConfig
 
@@ -62,14 +62,19 @@ def main(config: Config) -> dict[str, Any]:
     if config.quick:
         config = dataclasses.replace(config, iterations=20, seeds=config.seeds[:1])
     setting = dataclasses.replace(TINY, iterations=config.iterations)
-    live_run.check_cadence(setting, config.watch)
-    folder = run_folder.open_folder("quickstart", config.out, config)
+    run_identity.check_cadence(setting, config.watch)
+    methods = {name: METHODS[name] for name in config.methods}
+
+    def check(folder: Path) -> None:
+        for runs in run_identity.runs_of(folder, setting, methods, config.seeds).values():
+            run_identity.check_finished(runs, config.watch)
+
+    folder = run_folder.open_folder("quickstart", config.out, config, check)
     run_folder.console.print(
         f"{len(config.methods)} methods x {len(config.seeds)} seeds x {config.iterations}"
         f" iterations of {setting.budget} rollouts; results in {folder}"
     )
     bench = live_run.open_bench(setting, config.watch)
-    methods = {name: METHODS[name] for name in config.methods}
     runs = live_run.execute_methods(bench, folder, setting, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import live_run, run_folder
+from experiments import live_run, run_folder, run_identity
 from experiments.train import training_part
 from fade_jax import calibration, histories, recording
 from fade_jax.histories import History
@@ -89,9 +89,10 @@ def history_of(folder: Path) -> History:
         ValueError: a run in another format.
     """
     stored = json.loads((folder / "config.json").read_text())
-    if stored.get("format") != live_run.FORMAT:
+    if stored.get("format") != run_identity.FORMAT:
         raise ValueError(
-            f"{folder} holds a run in format {stored.get('format')}, this reads {live_run.FORMAT}"
+            f"{folder} holds a run in format {stored.get('format')}, this reads"
+            f" {run_identity.FORMAT}"
         )
     training = TrainConfig(**stored["run"])
     train = build_pool(training.pool_seed, num_train=training.num_train).train
@@ -146,8 +147,13 @@ def main(config: Config) -> dict[str, Any]:
     run = config.run
     if run is None:
         training = training_part(config)
-        live_run.check_cadence(training, config.watch)
-        folder = run_folder.open_folder("record_history", config.out, config)
+        run_identity.check_cadence(training, config.watch)
+        folder = run_folder.open_folder(
+            "record_history",
+            config.out,
+            config,
+            lambda folder: run_identity.check_finished([(training, folder / "run")], config.watch),
+        )
         run_folder.console.print(
             f"{training.policy} under {training.scheduler}: {training.iterations} iterations of"
             f" {training.budget} rollouts; writing to {folder}"

@@ -30,19 +30,26 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "numpyro", "scik
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 
-def open_folder(name: str, out: Path | None, config: Any) -> Path:
+def open_folder(
+    name: str,
+    out: Path | None,
+    config: Any,
+    check: Callable[[Path], None] = lambda folder: None,
+) -> Path:
     """Makes the run's folder and writes its config, before anything is computed.
 
     Args:
         name: of the experiment.
         out: where to; `runs/<name>/<UTC time>` if not given.
         config: a dataclass.
+        check: refuses a folder that holds something else, before anything is written to it.
 
     Returns:
         The folder.
     """
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / name / stamp if out is None else Path(out)
+    check(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", dataclasses.asdict(config))
     return folder
@@ -153,18 +160,21 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def write_report(folder: Path, title: str, sections: Sequence[str]) -> Path:
+def write_report(
+    folder: Path, title: str, sections: Sequence[str], made_by: dict[str, Any] | None = None
+) -> Path:
     """Writes report.md, ending with how to make it again.
 
     Args:
         folder: of the run.
         title: first line.
         sections: Markdown paragraphs.
+        made_by: `provenance` of the figures; as of now if not given.
 
     Returns:
         The path.
     """
-    content = provenance()
+    content = provenance() if made_by is None else made_by
     versions = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
     made = (
         "## How this was made\n\n"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 
-from experiments import intervals, live_run, run_folder
+from experiments import intervals, live_run, run_folder, run_identity
 from experiments.settings import METHODS, SETTINGS
 
 RATIO = 1.5
@@ -56,10 +56,15 @@ def main(config: Config) -> dict[str, Any]:
     """
     base = SETTINGS[config.setting]
     base = dataclasses.replace(base, iterations=config.iterations or base.iterations)
-    live_run.check_cadence(base, config.watch)
-    folder = run_folder.open_folder("setting_check", config.out, config)
-    bench = live_run.open_bench(base, config.watch)
+    run_identity.check_cadence(base, config.watch)
     methods = {name: METHODS[name] for name in ("uniform", "oracle")}
+
+    def check(folder: Path) -> None:
+        for runs in run_identity.runs_of(folder, base, methods, config.seeds).values():
+            run_identity.check_finished(runs, config.watch)
+
+    folder = run_folder.open_folder("setting_check", config.out, config, check)
+    bench = live_run.open_bench(base, config.watch)
     runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments import live_run, run_folder
+from experiments import live_run, run_folder, run_identity
 from paced_jax import piece_timings
 from paced_jax.policy.base_policies import save_base_policy
 from paced_jax.policy.config import DecoderConfig
@@ -118,7 +118,7 @@ def main(config: Config) -> dict[str, Any]:
         The estimate, or the summary of the run.
     """
     training = training_part(config)
-    live_run.check_cadence(training, config.watch)
+    run_identity.check_cadence(training, config.watch)
     if config.dry_run:
         run_folder.console.print("Compiling and timing two chunks and every piece: a minute or so.")
         with run_folder.console.status("compiling and timing"):
@@ -126,7 +126,12 @@ def main(config: Config) -> dict[str, Any]:
         rows = [(_words(name), value) for name, value in result.items()]
         run_folder.print_table("This run would take", ("what", "value"), rows)
         return result
-    folder = run_folder.open_folder("train", config.out, config)
+    folder = run_folder.open_folder(
+        "train",
+        config.out,
+        config,
+        lambda folder: run_identity.check_finished([(training, folder / "run")], config.watch),
+    )
     run_folder.console.print(
         f"{training.scheduler} / {training.objective}: {training.iterations} iterations of"
         f" {training.budget} rollouts; results in {folder}"

@@ -139,8 +139,12 @@ def catch_up(
         CatchUp.
 
     Raises:
-        ValueError: as `first_caught_up`.
+        ValueError: as `first_caught_up`; a level outside (0, 1); no bootstrap samples.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level}")
+    if len(curve) < 2:
+        raise ValueError("curve: needs bootstrap samples below the data's row, got none")
     first = first_caught_up(curve, reference, start)
     ends = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(first[1:], ends, method="inverted_cdf")  # inf can't be averaged

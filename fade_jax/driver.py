@@ -28,7 +28,7 @@ from fade_jax.run_state import (
     RunState,
     Setup,
 )
-from fade_jax.types import Info, Observation
+from fade_jax.types import Info, Observation, Tracker
 
 __all__ = [
     "Choice",
@@ -42,6 +42,7 @@ __all__ = [
     "RunState",
     "Setup",
     "absorb",
+    "check_size",
     "choose",
     "compile_step",
     "count",
@@ -123,6 +124,17 @@ def generate(pieces: Pieces, setup: Setup, state: RunState) -> Generated:
 def tracker_size(tracker, state) -> int:
     """N, from shapes alone."""
     return jax.eval_shape(tracker.pass_rate, state).shape[0]
+
+
+def check_size(tracker: Tracker, num_prompts: int) -> None:
+    """Refuses a tracker made for another pool; call it where the pieces are built.
+
+    Raises:
+        ValueError: naming both sizes.
+    """
+    size = tracker_size(tracker, jax.eval_shape(tracker.init))
+    if size != num_prompts:
+        raise ValueError(f"tracker: made for {size} prompts, the pool has {num_prompts}")
 
 
 def absorb(

@@ -16,15 +16,15 @@ from jaxtyping import Array, Float, Int, Num
 from fade_jax import outcomes
 from fade_jax.types import Observation, Selection, Selector
 
-NONE, TOTAL, SIZE, PROMPT, TWICE, VERDICT, LEARN = range(7)
+NONE, TOTAL, SIZE, PROMPT, TWICE, ORDER, VERDICT, LEARN = range(8)
 
 
 class Fault(NamedTuple):
     """The first thing that went wrong; the state stays what it was before that iteration.
 
     Attributes:
-        kind: int32, NONE while all is well; TOTAL, SIZE, PROMPT, TWICE: the selector broke its
-            contract; VERDICT: impossible verdicts; LEARN: numbers that are not finite.
+        kind: int32, NONE while all is well; TOTAL to ORDER: the selector broke its contract;
+            VERDICT: impossible verdicts; LEARN: numbers that are not finite.
         prompt_id: int32, the prompt concerned, as it was given.
         found: what it had: the sum of the group sizes, the group's size, its successes.
         limit: what `found` is held against: the budget, the group size of all, the number of
@@ -64,8 +64,16 @@ def of_selection(selection: Selection, selector: Selector, num_prompts: int) -> 
         selection: [M].
         selector: whose choice it is: its budget, and its group size if it has one.
         num_prompts: N.
+
+    Raises:
+        ValueError: arrays of another length than max_groups.
     """
     ids, sizes = selection
+    if ids.shape != (selector.max_groups,) or sizes.shape != ids.shape:
+        raise ValueError(
+            f"selector: prompt_ids and group_sizes must be [{selector.max_groups}] (max_groups),"
+            f" got {ids.shape} and {sizes.shape}"
+        )
 
     def where(wrong, kind: int, found, limit) -> Fault:
         """The first slot that is wrong."""
@@ -88,6 +96,7 @@ def of_selection(selection: Selection, selector: Selector, num_prompts: int) -> 
         where(wrong_size, SIZE, sizes, 0 if fixed is None else fixed),
         where(outside, PROMPT, sizes, num_prompts),
         where(twice, TWICE, sizes, 1),
+        where(used & (jnp.cumsum(~used) > 0), ORDER, sizes, 0),
         jax.tree.map(lambda a, b: jnp.where(total != selector.budget, a, b), unequal, none()),
     )
 
@@ -139,6 +148,7 @@ def describe(fault: Fault, iteration: Int[Array, "*seeds"]) -> str | None:
         SIZE: f"selector: the group size of prompt {prompt} is {found:g}; it must be "
         + (f"{limit:g}" if limit else ">= 0"),
         PROMPT: f"selector: prompt_ids must be in 0..{limit - 1:.0f}, got {prompt}",
+        ORDER: f"selector: prompt {prompt} comes after an unused slot; those must come last",
         TWICE: f"selector: prompt {prompt} is in prompt_ids more than once",
         VERDICT: f"prompt {prompt}: verdicts must be in 0..1, or negative for none; its group has"
         f" {found} successes in {limit:g} trials",

@@ -44,8 +44,11 @@ def to_batches(history: History, steps_per_unit: float = 1.0) -> Batches:
         Batches; I is the number of different steps.
 
     Raises:
-        ValueError: where the policy changed within a step, or went back; or for no rows.
+        ValueError: where the policy changed within a step, or went back; for no rows; for a
+            steps_per_unit that is not positive.
     """
+    if not (np.isfinite(steps_per_unit) and steps_per_unit > 0):
+        raise ValueError(f"steps_per_unit must be positive, got {steps_per_unit}")
     step, start, count = np.unique(history.step, return_index=True, return_counts=True)
     if not len(step):
         raise ValueError("history: has no rows")

@@ -32,7 +32,7 @@ AXIS = "prompts"
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of one axis, "prompts"; a mesh of your own with an axis of that name serves as well.
+    """A mesh of one axis, "prompts"; a mesh of your own with such an axis, of type Auto, will do.
 
     Args:
         devices: all by default.
@@ -167,4 +167,9 @@ def _rule(
 def _shards(mesh: Mesh | AbstractMesh) -> int:
     if AXIS not in mesh.axis_names:
         raise ValueError(f'mesh must have an axis "{AXIS}", got {mesh.axis_names}')
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            f"mesh must have axes of type Auto, got {mesh.axis_types}; jax.make_mesh takes"
+            " axis_types=(jax.sharding.AxisType.Auto,)"
+        )
     return mesh.shape[AXIS]

@@ -6,7 +6,7 @@ rollouts. Both are NamedTuples of pure functions, so `jit`, `vmap` and `scan` ap
 ceremony.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -226,6 +226,34 @@ class Admission(NamedTuple):
     rule: AdmitName = "all"
     groups: int | None = None
     max_iterations: int = 10
+
+
+def check_admission(admission: Admission, max_groups: int) -> Admission:
+    """Refuses an admission that no rule can carry out.
+
+    Args:
+        admission: of a scheduler.
+        max_groups: M, groups of an iteration.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: an unknown rule; groups that are no whole number, below 1, more than "best_of"
+            can find, or without effect; max_iterations below 1.
+    """
+    rule, groups, max_iterations = admission
+    if rule not in get_args(AdmitName):
+        raise ValueError(f"admission.rule must be one of {get_args(AdmitName)}, got {rule!r}")
+    if groups is not None:
+        if rule == "all":
+            raise ValueError(f'admission.groups: {groups} has no effect with the rule "all"')
+        most = max_groups if rule == "best_of" else float("inf")
+        if not isinstance(groups, int) or not 1 <= groups <= most:
+            raise ValueError(f"admission.groups must be whole, in 1..{most}, got {groups}")
+    if not isinstance(max_iterations, int) or max_iterations < 1:
+        raise ValueError(f"admission.max_iterations must be whole, >= 1, got {max_iterations}")
+    return admission
 
 
 class Scheduler(NamedTuple):

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Shaped
 
 from fade_jax import ability_difficulty
@@ -45,7 +46,8 @@ def init(model: Model, intercepts: Estimate) -> State:
         State: ability, clocks and counts as in `ability_difficulty.init`.
 
     Raises:
-        ValueError: for another number of intercepts than the model has prompts.
+        ValueError: for another number of intercepts than the model has prompts; for moments that
+            are not finite, or a negative variance.
 
     Example:
         >>> from fade_jax import hyperparameters
@@ -59,6 +61,15 @@ def init(model: Model, intercepts: Estimate) -> State:
         if values.shape != (num_prompts,):
             raise ValueError(
                 f"intercepts.{name}: needs shape ({num_prompts},), one a prompt, got {values.shape}"
+            )
+    if not isinstance(intercepts.var, Tracer):
+        mean, var = np.asarray(intercepts.mean), np.asarray(intercepts.var)
+        wrong = ~(np.isfinite(mean) & np.isfinite(var) & (var >= 0))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"intercepts: mean {mean[row]} and variance {var[row]} of prompt {row} are no"
+                " finite mean and variance >= 0"
             )
     state = ability_difficulty.init(model)
 
@@ -82,12 +93,17 @@ def widen(intercepts: Estimate, added_var: ScalarLike, hyper: Hyperparameters) -
     Returns:
         [N] moments with the same means.
 
+    Raises:
+        ValueError: a negative added_var.
+
     Example:
         >>> from fade_jax import hyperparameters
         >>> first = Estimate(jnp.array([1.0, -2.0]), jnp.array([0.1, 0.3]))
         >>> widen(first, jnp.inf, hyperparameters.default(0)).var.tolist()  # the prior's
         [4.0, 4.0]
     """
+    if not isinstance(added_var, Tracer) and not float(added_var) >= 0:
+        raise ValueError(f"added_var must be >= 0, got {added_var}")
     var = jnp.minimum(intercepts.var + added_var, hyper.intercept_var)
     return Estimate(intercepts.mean, var.astype(intercepts.var.dtype))
 

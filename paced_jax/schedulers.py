@@ -22,8 +22,9 @@ PerPromptName: TypeAlias = Literal[
     "uniform", "mopps", "mapp", "dps", "kgps", "greso", "adarft", "cdas", "dapo", "lilo"
 ]
 FadeName: TypeAlias = Literal["fade", "fade_pg", "fade_k0"]
-SchedulerName: TypeAlias = Literal[PerPromptName, FadeName, "paced", "oracle"]
-"""The presets of `fade_jax.presets`; `paced` reads the trainer's V. `oracle` is told the true pass
+SchedulerName: TypeAlias = Literal[PerPromptName, FadeName, "paced", "oracle", "own"]
+"""The presets of `fade_jax.presets`; `own` is given to `training.prepare`. `paced` reads the
+trainer's V. `oracle` is told the true pass
 rate of every skill and length between chunks, by rollouts that are not charged, and draws prompts
 in proportion to P(informative): the best of them alone would all be of one skill and length."""
 
@@ -126,6 +127,8 @@ def make(
         ValueError: an unknown name, or a bad size.
     """
     check_choice("scheduler", name, get_args(SchedulerName))
+    if name == "own":
+        raise ValueError("scheduler: 'own' is built by its owner, see `training.prepare`")
     num_prompts, num_features = setup.embeddings.shape
     plan: dict[str, Any] = {"budget": budget, "group_size": group_size}
     if exploration is not None and name not in RANDOM:

@@ -29,7 +29,7 @@ class TrainConfig:
     """A training run on the skill tasks."""
 
     scheduler: schedulers.SchedulerName = "paced"
-    """Which prompts are trained on."""
+    """Which prompts are trained on; "own" is for Python, see `training.prepare`."""
     objective: ObjectiveName = "paced"
     """The loss."""
     policy: str = "tiny"
@@ -137,7 +137,7 @@ class TrainConfig:
             "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
             "fade_selector": fade or self.scheduler == "fade_k0",
             "target": self.scheduler == "paced",
-            "exploration": self.scheduler not in schedulers.RANDOM,
+            "exploration": self.scheduler not in (*schedulers.RANDOM, "own"),
             "epochs": self.scheduler == "uniform",
             "beta": self.objective in BALANCE,
             "partition_learning_rate": self.objective in ("paced", "flowrl"),

@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
-from fade_jax.types import Admission, Scheduler
+from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
 from paced_jax.learning import LearnOptions, reads_reference
 from paced_jax.pieces import Setup
@@ -54,7 +54,8 @@ def admission_of(config: TrainConfig, scheduler: Scheduler) -> Admission:
 
 def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Admit:
     """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch."""
-    admission, groups = admission_of(config, scheduler), scheduler.selector.max_groups
+    groups = scheduler.selector.max_groups
+    admission = check_admission(admission_of(config, scheduler), groups)
     wanted = config.num_prompts if admission.groups is None else admission.groups
     if admission.rule == "all":
         base = admit.all_groups(config.budget, groups)
@@ -148,17 +149,22 @@ def prepare(
     Args:
         config: of the run.
         ground: shared by several runs of one comparison; made if not given.
-        scheduler: your own, built inside compiled code, in place of the configured one; its
-            tracker has one belief a training prompt, its budget is `config.budget`. A
-            LiveScheduler where the tracker reads the learner's V.
+        scheduler: `(setup) -> Scheduler` of your own, built inside compiled code; goes with
+            `config.scheduler = "own"`. Its tracker has one belief a training prompt, its budget is
+            `config.budget`. A LiveScheduler where the tracker reads the learner's V.
 
     Returns:
         A Run.
 
     Raises:
-        ValueError: an unknown policy, a ground of another policy or pool, or a scheduler of
-            another budget.
+        ValueError: an unknown policy, a ground of another policy or pool, "own" without a
+            scheduler or the reverse; and, when it is built, a scheduler of another budget or pool.
     """
+    if (config.scheduler == "own") != (scheduler is not None):
+        raise ValueError(
+            f"scheduler: the config says {config.scheduler!r}, and prepare was given"
+            f" {'none' if scheduler is None else 'one'}; 'own' goes with prepare(scheduler=...)"
+        )
     ground = prepare_ground(config) if ground is None else ground
     for name in ("policy", "pool_seed", "num_train"):
         if getattr(ground, name) != getattr(config, name):
@@ -224,6 +230,7 @@ def prepare(
                 f"scheduler: its budget is {built.selector.budget}, num_prompts x group_size is"
                 f" {config.budget}"
             )
+        driver.check_size(built.tracker, setup.embeddings.shape[0])
         rule = make_admit(config, built, max_tokens)
         return pieces.build(
             built,

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from fade_jax.presets.choosing import uniform
 from fade_jax.selectors import sizes
-from fade_jax.types import Admission, Scheduler
+from fade_jax.types import Admission, Scheduler, check_admission
 
 
 def dapo(
@@ -83,10 +83,5 @@ def _screened(
     scheduler = uniform(num_prompts, budget=budget, group_size=group_size, **options)
     groups = budget // group_size
     wanted = max(groups // times, 1) if train_groups is None else train_groups
-    if wanted < 1:
-        raise ValueError(f"train_groups must be at least 1, got {wanted}")
-    if rule == "best_of" and wanted > groups:
-        raise ValueError(f"train_groups must be at most {groups} (the groups), got {wanted}")
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations must be at least 1, got {max_iterations}")
-    return scheduler._replace(admission=Admission(rule, wanted, max_iterations))
+    admission = check_admission(Admission(rule, wanted, max_iterations), groups)
+    return scheduler._replace(admission=admission)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fade_jax.types import Admission, Observation
+from fade_jax.types import Admission, Observation, check_admission
 
 
 class Admit(NamedTuple):
@@ -46,19 +46,18 @@ def build(admission: Admission, max_groups: int) -> Admit:
         max_groups: M.
 
     Raises:
-        ValueError: an unknown rule.
+        ValueError: as `types.check_admission`.
     """
+    check_admission(admission, max_groups)
     groups = max_groups if admission.groups is None else admission.groups
     if admission.rule == "all":
         return Admit(lambda: (), _all)
     if admission.rule == "best_of":
         return Admit(lambda: (), lambda state, seen, key: _best_of(groups, state, seen, key))
-    if admission.rule == "drop_degenerate":
-        return Admit(
-            lambda: Waiting(_empty(groups), jnp.int32(0)),
-            lambda state, seen, key: _drop_degenerate(admission.max_iterations, state, seen),
-        )
-    raise ValueError(f"admission: must be all, best_of or drop_degenerate, got {admission.rule!r}")
+    return Admit(
+        lambda: Waiting(_empty(groups), jnp.int32(0)),
+        lambda state, seen, key: _drop_degenerate(admission.max_iterations, state, seen),
+    )
 
 
 def _all(state, seen: Observation, key):

@@ -77,7 +77,12 @@ def build(scheduler: Scheduler) -> Pieces:
 
 
 def init(pieces: Pieces, world: World, key: Key[Array, ""]) -> RunState:
-    """The state before the first iteration."""
+    """The state before the first iteration.
+
+    Raises:
+        ValueError: a tracker made for another number of prompts than the world's.
+    """
+    driver.check_size(pieces.scheduler.tracker, world.difficulty.shape[0])
     return driver.init(pieces, world, jnp.array(world.ability), key)
 
 

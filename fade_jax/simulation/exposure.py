@@ -69,7 +69,12 @@ def expose(
         group_size: rollouts of a group.
         jump: added to the abilities before iteration `jump_at`; nothing by default.
         jump_at: static, 0..S-1.
+
+    Raises:
+        ValueError: a jump that never comes.
     """
+    if jump is not None and not 0 <= jump_at < iterations:
+        raise ValueError(f"jump_at must be in 0..{iterations - 1}, got {jump_at}")
     num_prompts = world.difficulty.shape[0]
     pieces = closed_loop.build(presets.uniform(num_prompts, budget=budget, group_size=group_size))
     nothing = jnp.zeros_like(world.ability)

@@ -35,6 +35,8 @@ def test_impossible_configurations_are_refused_by_name():
     for change, words in (
         ({"parts": ("tracking", "filters")}, "parts must be among"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seeds": 1001}, "seeds must be at most 1000, got 1001"),
+        ({"seeds": 7, "quick": True}, "seeds: has no effect with quick"),
         ({"setting": Setting(iterations=10, first_scored=10)}, r"first_scored must be in 0\.\.9"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -53,8 +55,13 @@ def test_finished_cells_are_kept_and_other_configurations_refused(tmp_path):
         assert store.get("tracking", "K = 0", compute) == {"name": "K = 0", "rmse": [0.5]}
     assert len(calls) == 1
     fade_ablation.Store(tmp_path, fade_ablation.Config(parts=("jump",)))
-    with pytest.raises(ValueError, match="holds cells of another configuration"):
+    with pytest.raises(ValueError, match="holds cells made with another seeds; take another"):
         fade_ablation.Store(tmp_path, fade_ablation.Config(seeds=3))
+    # Refused before anything is written.
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.json")}
+    with pytest.raises(ValueError, match="made with another seeds"):
+        fade_ablation.main(fade_ablation.Config(seeds=3, out=tmp_path))
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*.json")} == before
 
 
 def test_loadings_told_are_of_one_size_and_as_informative_as_they_say():
@@ -149,7 +156,9 @@ def test_claims_are_ratios_and_paired_differences():
     }
     said = ablation_report.claims(cells)
     assert said["best_zero_drift"] == "beta_counter"
-    assert said["ratio_of_means"] == pytest.approx(0.5)
+    assert said["ratios"]["beta_counter"]["of_means"] == pytest.approx(0.5)
+    assert said["ratios"]["beta_counter"]["values"] == pytest.approx([0.5, 0.5])
+    assert said["ratios"]["fade_k0"]["of_means"] == pytest.approx(0.6)
     assert said["fade_shuffled_minus_k0"]["mean"] == pytest.approx(0.005)
 
 

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from experiments import intervals, live_run, quickstart, setting_check, settings, train
+from experiments import (
+    intervals,
+    live_run,
+    quickstart,
+    run_identity,
+    setting_check,
+    settings,
+    train,
+)
 from paced_jax import piece_timings
 from paced_jax.metrics import read_json_lines
 from paced_jax.training import TrainConfig
@@ -203,18 +211,18 @@ def test_looking_between_chunks_is_refused_before_anything_is_written(tmp_path):
 
 def test_a_stored_run_of_something_else_is_refused_by_name(tmp_path):
     config, watch = TrainConfig(), live_run.Watch()
-    stored = live_run.identity(config, watch)
+    stored = run_identity.identity(config, watch)
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    live_run.check_same(tmp_path, config, watch)
+    run_identity.check_same(tmp_path, config, watch)
     for other, look, part in (
         (dataclasses.replace(config, seed=1), watch, r"run \(seed\)"),
         (config, dataclasses.replace(watch, eval_every=10), r"watch \(eval_every\)"),
     ):
         with pytest.raises(ValueError, match=f"holds a run of another {part}"):
-            live_run.check_same(tmp_path, other, look)
+            run_identity.check_same(tmp_path, other, look)
     (tmp_path / "config.json").write_text(json.dumps(stored | {"format": 1}))
     with pytest.raises(ValueError, match="another format"):
-        live_run.check_same(tmp_path, config, watch)
+        run_identity.check_same(tmp_path, config, watch)
 
 
 def test_training_part_keeps_every_field():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tyro
 
-from experiments import live_run, record_history
+from experiments import live_run, record_history, run_identity
 from experiments.replay_table import HISTORIES
 from fade_jax import histories
 from fade_jax.pool import content_key
@@ -23,7 +23,7 @@ TRAINING = TrainConfig(scheduler="uniform", epochs=True, num_train=160, num_prom
 def finished_run(folder):
     """A folder as `live_run` leaves it: three iterations of two groups."""
     folder.mkdir()
-    stored = live_run.identity(TRAINING, live_run.Watch())
+    stored = run_identity.identity(TRAINING, live_run.Watch())
     (folder / "config.json").write_text(json.dumps(stored))
     np.savez_compressed(
         folder / "groups.npz",
@@ -93,6 +93,8 @@ def test_the_shipped_histories_are_what_they_say(name):
     flags = shlex.split(history.meta["command"])[3:]
     made = record_history.training_part(tyro.cli(record_history.Config, args=flags))
     wanted = dataclasses.asdict(made)
+    # Recorded before schedulers named their rule: "all" is what uniform choice admits.
+    assert wanted.pop("admit") == "preset" and history.meta["run"]["admit"] == "all"
     assert {key: history.meta["run"][key] for key in wanted} == wanted
 
 

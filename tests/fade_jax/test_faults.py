@@ -36,6 +36,7 @@ def selector(group_size=None) -> Selector:
         ([0, 4, 9], [4, 6, 2], 4, "the group size of prompt 4 is 6; it must be 4"),
         ([0, 10, 9], [4, 4, 4], 4, r"prompt_ids must be in 0\.\.9, got 10"),
         ([-1, 2, 9], [4, 4, 4], 4, r"prompt_ids must be in 0\.\.9, got -1"),
+        ([1, 5, 2], [6, 0, 6], None, "prompt 2 comes after an unused slot"),
         ([5, 2, 5], [4, 4, 4], 4, "prompt 5 is in prompt_ids more than once"),
     ],
 )
@@ -48,6 +49,11 @@ def test_a_selection_is_held_against_its_contract(ids, sizes, group_size, words)
         assert said is not None
         assert re.search(words, said)
         assert said.startswith("iteration 3, selector: ")
+
+
+def test_a_selection_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"must be \[3\] \(max_groups\), got \(2,\)"):
+        faults.of_selection(selection([0, 4], [4, 8]), selector(), 10)
 
 
 def test_the_first_fault_is_the_one_that_is_kept():

@@ -61,7 +61,7 @@ def build(name):
 
 @pytest.mark.parametrize("name", LIVE)
 def test_any_tracker_trains_a_policy_under_any_selector(name):
-    run = prepare(config(), ground(), scheduler=build(name))
+    run = prepare(config(scheduler="own", replay="on"), ground(), scheduler=build(name))
     setup = run.setup._replace(loadings=(run.setup.loadings, jnp.int32(0)))
 
     def make(setup):

@@ -31,7 +31,7 @@ def quick_compiler() -> Iterator[None]:
         yield
 
 
-NAMES: list[Any] = list(get_args(schedulers.SchedulerName))
+NAMES: list[Any] = [name for name in get_args(schedulers.SchedulerName) if name != "own"]
 
 
 def choices(live, tracker_state=None, draws=8):
@@ -142,6 +142,8 @@ def test_unknown_names_and_sizes_that_do_not_fit_are_named():
     for name in sorted(set(NAMES) - set(schedulers.RANDOM)):
         with pytest.raises(ValueError, match="exploration"):
             schedulers.make(name, SETUP, exploration=1.5, **SIZES)
+    with pytest.raises(ValueError, match="'own' is built by its owner"):
+        schedulers.make("own", SETUP, **SIZES)
     with pytest.raises(ValueError, match="target"):
         schedulers.make("paced", SETUP, target=-0.1, **SIZES)
 

@@ -207,7 +207,7 @@ def in_turn(setup):
 
 
 def test_a_scheduler_of_ones_own_trains():
-    run = prepare(config(scheduler="uniform"), ground(), scheduler=in_turn)
+    run = prepare(config(scheduler="own"), ground(), scheduler=in_turn)
     step = driver.compile_step(run.make, chunk=3)
     played = play(step, run.setup, run.init(run.setup, jax.random.key(0)), 12)
     ids = played.records.observation.prompt_ids
@@ -218,13 +218,26 @@ def test_a_scheduler_of_ones_own_trains():
     assert int(played.states[-1].learner.version) > 0
 
 
-def test_a_scheduler_of_another_budget_is_refused():
+def test_a_scheduler_of_another_budget_or_pool_is_refused():
     def twice(setup):
         return presets.uniform(POOL, budget=2 * BUDGET, group_size=GROUP_SIZE)
 
-    run = prepare(config(scheduler="uniform"), ground(), scheduler=twice)
-    with pytest.raises(ValueError, match=r"scheduler: its budget is 32, .* is 16"):
-        run.init(run.setup, jax.random.key(0))
+    def larger(setup):
+        return presets.uniform(2 * POOL, budget=BUDGET, group_size=GROUP_SIZE)
+
+    for build, words in (
+        (twice, r"scheduler: its budget is 32, .* is 16"),
+        (larger, "tracker: made for 80 prompts, the pool has 40"),
+    ):
+        run = prepare(config(scheduler="own"), ground(), scheduler=build)
+        with pytest.raises(ValueError, match=words):
+            run.init(run.setup, jax.random.key(0))
+    for plan, given, words in (
+        ("uniform", twice, "the config says 'uniform', and prepare was given one"),
+        ("own", None, "the config says 'own', and prepare was given none"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            prepare(config(scheduler=plan), ground(), scheduler=given)
 
 
 def admit_of(plan, max_tokens):

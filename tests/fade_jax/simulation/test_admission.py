@@ -1,5 +1,6 @@
 """Which simulated groups are learnt from: the rules, worked by hand."""
 
+import inspect
 from typing import Any
 
 import jax
@@ -69,12 +70,24 @@ def test_defaults_are_the_published_ones_and_bad_sizes_are_named():
     )
     assert presets.lilo(100, budget=256, group_size=8).admission == Admission("best_of", 8, 1)
     sizes: dict[str, Any] = {"budget": 64, "group_size": 8}
-    with pytest.raises(ValueError, match="train_groups must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"admission.groups must be whole, in 1..inf, got 0"):
         presets.dapo(40, train_groups=0, **sizes)
-    with pytest.raises(ValueError, match="train_groups must be at most 8"):
+    with pytest.raises(ValueError, match=r"admission.groups must be whole, in 1..8, got 9"):
         presets.lilo(40, train_groups=9, **sizes)
-    with pytest.raises(ValueError, match="max_iterations must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"admission.max_iterations must be whole, >= 1, got 0"):
         presets.dapo(40, max_iterations=0, **sizes)
+
+
+def test_admissions_that_no_rule_can_carry_out_are_named():
+    bad: list[tuple[Any, str]] = [
+        (Admission("best", 2), "admission.rule must be one of"),  # pyright: ignore[reportArgumentType]
+        (Admission("all", 2), "has no effect"),
+        (Admission("drop_degenerate", 2.5), "must be whole"),  # pyright: ignore[reportArgumentType]
+        (Admission("best_of", -1), "must be whole, in 1"),
+    ]
+    for given, words in bad:
+        with pytest.raises(ValueError, match=words):
+            inspect.unwrap(admission.build)(given, 8)
 
 
 @pytest.mark.parametrize(("preset", "wanted"), [(presets.dapo, 11), (presets.lilo, 3)])

@@ -1,0 +1,117 @@
+"""What identifies a live run, so that a finished one stands in for nothing but itself."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from paced_jax.training import TrainConfig
+
+FORMAT = 3
+"""Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What is looked at while a policy trains; none of it is charged to the budget."""
+
+    eval_every: int = 20
+    """Iterations between two evaluations on the held-out validation prompts; whole chunks."""
+    eval_group_size: int = 2
+    """Rollouts of each validation prompt."""
+    test_group_size: int = 8
+    """Rollouts of each test prompt at the end; pass@k for k up to it."""
+    eval_batch: int = 128
+    """Prompts evaluated at once."""
+    tensorboard: bool = True
+    """Write TensorBoard event files as well."""
+    profile: bool = False
+    """Time every piece of an iteration on its own first; logged with the first iteration."""
+    oracle_rollouts: int = 64
+    """Rollouts of each skill and length that tell the oracle, every chunk."""
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that measure nothing."""
+        for field in dataclasses.fields(self):
+            if field.type is int and getattr(self, field.name) < 1:
+                raise ValueError(
+                    f"{field.name} must be at least 1, got {getattr(self, field.name)}"
+                )
+        if self.oracle_rollouts % 8:
+            raise ValueError(f"oracle_rollouts must be a multiple of 8, got {self.oracle_rollouts}")
+
+
+def check_cadence(config: TrainConfig, watch: Watch) -> None:
+    """Refuses to look between chunks, where nothing can be seen.
+
+    Raises:
+        ValueError: eval_every is not a multiple of the chunk.
+    """
+    if watch.eval_every % config.chunk:
+        raise ValueError(
+            f"watch.eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
+        )
+
+
+def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
+    """What a stored run must have in common with a wanted one to stand in for it."""
+    return {
+        "format": FORMAT,
+        "run": dataclasses.asdict(config),
+        "watch": dataclasses.asdict(watch),
+        "jax": jax.__version__,
+    }
+
+
+def check_same(folder: Path, config: TrainConfig, watch: Watch) -> None:
+    """Refuses a finished run of something else.
+
+    Raises:
+        ValueError: naming folder and first difference.
+    """
+    stored = json.loads((folder / "config.json").read_text())
+    wanted = json.loads(json.dumps(identity(config, watch)))
+    for part in wanted:
+        if stored.get(part) == wanted[part]:
+            continue
+        detail = ""
+        if isinstance(wanted[part], dict) and isinstance(stored.get(part), dict):
+            keys = [k for k in wanted[part] if stored[part].get(k) != wanted[part][k]]
+            detail = f" ({', '.join(keys)})"
+        raise ValueError(f"{folder} holds a run of another {part}{detail}; take another --out")
+
+
+def runs_of(
+    folder: Path, setting: TrainConfig, methods: dict[str, dict[str, Any]], seeds: tuple[int, ...]
+) -> dict[str, list[tuple[TrainConfig, Path]]]:
+    """Configuration and folder of every run of a comparison, by method.
+
+    Args:
+        folder: of the experiment; runs go to `runs/<method>/seed_<seed>`.
+        setting: what the methods have in common.
+        methods: what each of them changes in it.
+        seeds: of each.
+    """
+    return {
+        name: [
+            (
+                dataclasses.replace(setting, seed=seed, **changes),
+                folder / "runs" / name / f"seed_{seed}",
+            )
+            for seed in seeds
+        ]
+        for name, changes in methods.items()
+    }
+
+
+def check_finished(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
+    """Refuses a folder whose finished runs are of something else, before anything is written.
+
+    Raises:
+        ValueError: as `check_same`.
+    """
+    for config, folder in runs:
+        if (folder / "summary.json").exists():
+            check_same(folder, config, watch)
