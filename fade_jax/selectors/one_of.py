@@ -22,7 +22,7 @@ def init(selectors: Sequence[Selector]) -> States:
 
 def select(
     selectors: Sequence[Selector],
-    choice: Int[Array, ""],
+    choice: int | Int[Array, ""],
     state: States,
     tracker_state: State,
     key: Key[Array, ""],
@@ -53,7 +53,7 @@ def observe(selectors: Sequence[Selector], state: States, observation: Observati
     return tuple(selector.observe(own, observation) for selector, own in each)
 
 
-def build(selectors: Sequence[Selector], choice: Int[Array, ""]) -> Selector:
+def build(selectors: Sequence[Selector], choice: int | Int[Array, ""]) -> Selector:
     """Builds the rule of that number.
 
     Args:

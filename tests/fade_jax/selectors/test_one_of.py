@@ -48,7 +48,8 @@ def test_each_number_is_its_rule_and_one_program():
 
 def test_rules_of_several_sizes_are_refused_by_name():
     tracker, _ = known(np.full(12, 0.5))
-    rules = [uniform.build(tracker, **(SIZES | {"budget": b})) for b in (16, 8)]
+    sizes: list[Any] = [SIZES | {"budget": budget} for budget in (16, 8)]
+    rules = [uniform.build(tracker, **each) for each in sizes]
     with pytest.raises(ValueError, match=r"budget must be the same for all selectors, got \[8, 16"):
         one_of.build(rules, jnp.int32(0))
     with pytest.raises(ValueError, match="selectors must be at least one"):
