@@ -67,7 +67,7 @@ class Config:
     out: Path | None = None
     """Folder to write to, runs/fade_ablation/<time> if not given; finished cells are kept."""
     quick: bool = False
-    """Few seeds, short runs, some of the cells, whatever the other options: to see it work."""
+    """Few seeds, short runs, some of the cells, to see it work; sizes can't be given then."""
 
     def __post_init__(self) -> None:
         """Refuses what measures nothing."""
@@ -190,7 +190,10 @@ def main(config: Config) -> dict[str, Any]:
     """
     quick, config = config.quick, config.effective
     folder = run_folder.open_folder(
-        "fade_ablation", config.out, config, check=lambda folder: check_folder(folder, config)
+        "fade_ablation",
+        config.out,
+        {**dataclasses.asdict(config), "quick": quick},
+        check=lambda folder: check_folder(folder, config),
     )
     lab = Lab(config, Store(folder, config))
     cells = plan(config, quick)

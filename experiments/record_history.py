@@ -52,6 +52,8 @@ class Config(TrainConfig):
     def __post_init__(self) -> None:
         """Refuses options that a finished run has settled."""
         super().__post_init__()
+        if self.scheduler == "own":
+            raise ValueError("scheduler: 'own' is for Python, see `training.prepare`")
         if self.run is None:
             return
         if not (self.run / "groups.npz").exists():

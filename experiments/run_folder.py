@@ -41,7 +41,7 @@ def open_folder(
     Args:
         name: of the experiment.
         out: where to; `runs/<name>/<UTC time>` if not given.
-        config: a dataclass.
+        config: a dataclass, or a dict of what was run.
         check: refuses a folder that holds something else, before anything is written to it.
 
     Returns:
@@ -51,7 +51,8 @@ def open_folder(
     folder = Path("runs") / name / stamp if out is None else Path(out)
     check(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", dataclasses.asdict(config))
+    content = config if isinstance(config, dict) else dataclasses.asdict(config)
+    write_json(folder / "config.json", content)
     return folder
 
 

@@ -37,6 +37,12 @@ class Config(TrainConfig):
     )
     """What is looked at on the way."""
 
+    def __post_init__(self) -> None:
+        """Refuses a scheduler that a command line can't hand over."""
+        super().__post_init__()
+        if self.scheduler == "own":
+            raise ValueError("scheduler: 'own' is for Python, see `training.prepare`")
+
 
 def training_part(config: TrainConfig) -> TrainConfig:
     """The fields that decide the run."""

@@ -288,6 +288,8 @@ def compile_step(
 ) -> Step:
     """Compiles a chunk of iterations; the state given to it is donated.
 
+    It can't raise: after a fault it moves nothing, `state.fault` says why, and `run` raises.
+
     Args:
         make: builds the pieces from the constants, inside the compiled function.
         chunk: iterations of one call; 1 with host_verify.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tyro
 
-from experiments import live_run, record_history, run_identity
+from experiments import live_run, record_history, run_identity, train
 from experiments.replay_table import HISTORIES
 from fade_jax import histories
 from fade_jax.pool import content_key
@@ -96,6 +96,12 @@ def test_the_shipped_histories_are_what_they_say(name):
     # Recorded before schedulers named their rule: "all" is what uniform choice admits.
     assert wanted.pop("admit") == "preset" and history.meta["run"]["admit"] == "all"
     assert {key: history.meta["run"][key] for key in wanted} == wanted
+
+
+def test_a_scheduler_that_a_command_line_cannot_hand_over_is_refused():
+    for config in (record_history.Config, train.Config):
+        with pytest.raises(ValueError, match="scheduler: 'own' is for Python"):
+            config(scheduler="own")
 
 
 @pytest.mark.slow
