@@ -251,9 +251,9 @@ def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
     for title, note, chosen in (
         (
             "Published schedulers, with their published settings, at equal rollouts",
-            "Nothing of them is tuned to these worlds. A simulated step is the mean push of its batch"
-            " and gets no noisier if the batch is small: that flatters the gain of dapo and lilo,"
-            " which train on a part of what they generate.",
+            "Nothing of them is tuned to these worlds. A simulated step is the mean push of its"
+            " batch and gets no noisier if the batch is small: that flatters the gain of dapo and"
+            " lilo, which train on a part of what they generate.",
             {name: presets[name] for name in presets if name in AS_PUBLISHED},
         ),
         (
