@@ -171,11 +171,11 @@ def test_the_small_version_runs_and_goes_on(tmp_path):
         assert (tmp_path / name).stat().st_size > 500
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*x*.json")}
     assert len(before) == 2
-    whole = fade_ablation.main(fade_ablation.Config(quick=True, out=tmp_path))
+    # Another part joins what is there.
+    whole = fade_ablation.main(fade_ablation.Config(quick=True, out=tmp_path, parts=("jump",)))
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert whole["cells"]["tracking"] == first["cells"]["tracking"]
     assert set(whole["cells"]) == set(fade_ablation.PARTS)
-    for name in ("factors.png", "jump.png"):
-        assert (tmp_path / name).stat().st_size > 500
+    assert (tmp_path / "jump.png").stat().st_size > 500
     assert json.loads((tmp_path / "results.json").read_text())["config"]["seeds"] == 3
     assert jnp.isfinite(jnp.asarray(whole["cells"]["loops"]["fade x threshold"]["effective"])).all()
