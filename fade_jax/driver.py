@@ -95,12 +95,10 @@ def choose(pieces: Pieces, state: RunState) -> Choice:
     group = jnp.repeat(slots, selection.group_sizes, total_repeat_length=selector.budget)
     used = selection.group_sizes > 0
     ids = jnp.where(used, selection.prompt_ids, 0)
-    # Where it is one static number, this is what most selectors have asked for already: the
-    # compiler sees that and scores the pool once.
-    sizes = selector.group_size
-    if sizes is None:
-        sizes = jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
-        sizes = sizes.at[ids].add(selection.group_sizes)
+    # A size a prompt, and only the chosen rows read: over several devices a static size would
+    # gather the whole pool's scores.
+    sizes = jnp.zeros(tracker_size(tracker, state.tracker), jnp.int32)
+    sizes = sizes.at[ids].add(selection.group_sizes)
     predicted = jnp.where(used, tracker.pass_rate(state.tracker)[ids], 0.0)
     informative = jnp.where(used, tracker.informative(state.tracker, sizes)[ids], 0.0)
     rows = Rows(selection, ids[group], group, predicted[group])
