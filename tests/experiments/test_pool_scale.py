@@ -40,7 +40,8 @@ def test_impossible_settings_are_named(field, value):
 def test_a_quick_run_writes_its_report(tmp_path):
     results = pool_scale.main(pool_scale.Config(quick=True, out=tmp_path))
     assert results["same_ids"] and results["same_outputs"] and results["same_state"]
-    assert results["largest_communicated"] <= 2 * 16 * 3
+    # Candidates and chosen rows cross devices, never an array of the pool (20,001 prompts).
+    assert results["largest_communicated"] <= 200
     stored = json.loads((tmp_path / "results.json").read_text())
     assert [row["job"]["devices"] for row in stored["pools"]] == [0, 0, 2]
     assert "bit for bit" in (tmp_path / "report.md").read_text()
