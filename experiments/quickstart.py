@@ -9,6 +9,7 @@ parameters) comes pre-trained with the package. Every scheduler gets the same po
 """
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,13 @@ def main(config: Config) -> dict[str, Any]:
     run_identity.check_cadence(setting, config.watch)
     methods = {name: METHODS[name] for name in config.methods}
 
-    def check(folder: Path) -> None:
-        for runs in run_identity.runs_of(folder, setting, methods, config.seeds).values():
-            run_identity.check_finished(runs, config.watch)
-
+    check = partial(
+        run_identity.check_methods,
+        setting=setting,
+        methods=methods,
+        seeds=config.seeds,
+        watch=config.watch,
+    )
     folder = run_folder.open_folder("quickstart", config.out, config, check)
     run_folder.console.print(
         f"{len(config.methods)} methods x {len(config.seeds)} seeds x {config.iterations}"

@@ -106,6 +106,19 @@ def runs_of(
     }
 
 
+def check_methods(
+    folder: Path,
+    *,
+    setting: TrainConfig,
+    methods: dict[str, dict[str, Any]],
+    seeds: tuple[int, ...],
+    watch: Watch,
+) -> None:
+    """Refuses the folder of another comparison; arguments as `runs_of`, errors as `check_same`."""
+    for runs in runs_of(folder, setting, methods, seeds).values():
+        check_finished(runs, watch)
+
+
 def check_finished(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
     """Refuses a folder whose finished runs are of something else, before anything is written.
 

@@ -8,6 +8,7 @@ scheduler can show anything, and the setting is the wrong one.
 """
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,10 +60,13 @@ def main(config: Config) -> dict[str, Any]:
     run_identity.check_cadence(base, config.watch)
     methods = {name: METHODS[name] for name in ("uniform", "oracle")}
 
-    def check(folder: Path) -> None:
-        for runs in run_identity.runs_of(folder, base, methods, config.seeds).values():
-            run_identity.check_finished(runs, config.watch)
-
+    check = partial(
+        run_identity.check_methods,
+        setting=base,
+        methods=methods,
+        seeds=config.seeds,
+        watch=config.watch,
+    )
     folder = run_folder.open_folder("setting_check", config.out, config, check)
     bench = live_run.open_bench(base, config.watch)
     runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
