@@ -1,9 +1,7 @@
 """Executes live training runs and keeps everything they did: shared by the live experiments.
 
-A run's folder holds `config.json`, `metrics.jsonl` (a line an iteration) and
-`evaluation/metrics.jsonl` (a line each time the policy was evaluated), both also as TensorBoard
-events, `groups.npz` (every generated group: prompt, prediction, outcome) and, once it has ended,
-`summary.json`; a folder with that file is not run again.
+What a run's folder holds, `run_log` says. A run that has ended is not run again; one that was ended
+goes on from its last checkpoint, and comes out as if nothing had happened.
 """
 
 import dataclasses
@@ -16,27 +14,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from experiments import run_folder
-from experiments.run_identity import Watch, check_same, identity, runs_of
-from fade_jax import calibration, driver
+from experiments import run_folder, run_summary
+from experiments.run_identity import (
+    Watch,
+    check_resumable,
+    check_same,
+    identity,
+    iterations_of,
+    runs_of,
+)
+from experiments.run_log import RunLog
+from fade_jax import driver
 from fade_jax.driver import RunState
-from paced_jax import evaluation, metrics, piece_timings, run_metrics, schedulers
+from paced_jax import evaluation, piece_timings, run_metrics, schedulers
+from paced_jax.checkpoint import Checkpoints, fingerprint
 from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.skill_pool import SkillPool
 from paced_jax.tasks.skills import MAX_LENGTH, Problems
 from paced_jax.tasks.tokens import SKILLS
 from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
 
-GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
-"""Of every slot [iterations, M]; groups.npz also has `stepped` [iterations], whether it learnt."""
-
 CELLS = len(SKILLS) * MAX_LENGTH
 """Skills x lengths, each of which the oracle is told."""
-
-LEARNT = ("beta_kl", "log_prob_gap", "entropy", "policy_clipped", "partition_clipped", "replay_age")
-"""Figures of a step whose means over the run go into its summary."""
 
 
 @dataclasses.dataclass
@@ -85,6 +85,7 @@ def execute(
     folders: list[Path],
     advance: Callable[[str, int], None],
     keep: Callable[[Any], Any] = lambda policy: None,
+    extend: bool = False,
 ) -> list[dict[str, Any]]:
     """Runs configurations that differ in nothing but the seed; they are compiled once.
 
@@ -92,9 +93,10 @@ def execute(
         bench: compiled functions of their ground.
         label: of the method, for people.
         configs: of the runs.
-        folders: of each run; one that is finished is read, not run.
+        folders: of each run; one that is finished is read, not run; one that was ended goes on.
         advance: `(what is happening, iterations just done)`, for a progress bar.
         keep: given the trained parameters of every run that was not finished before.
+        extend: whether a finished run of fewer iterations goes on too.
 
     Returns:
         The summary of each run.
@@ -103,11 +105,13 @@ def execute(
     summaries = []
     for config, folder in zip(configs, folders, strict=True):
         done = folder / "summary.json"
-        if done.exists():
+        longer = extend and config.iterations > iterations_of(folder)
+        if done.exists() and not longer:
             check_same(folder, config, bench.watch)
             advance(f"{label}, seed {config.seed}: done before", config.iterations)
             summaries.append(json.loads(done.read_text()))
             continue
+        check_resumable(folder, config, bench.watch)
         run = prepare(config, bench.ground)
         state = run.init(run.setup, jax.random.key(config.seed))
         compile_seconds = 0.0
@@ -158,105 +162,83 @@ def execute_methods(
     return runs
 
 
+def _about(run: Run, watch: Watch) -> dict[str, Any]:
+    """What a checkpoint must have in common with the run that goes on from it."""
+    about = identity(run.config, watch)
+    del about["run"]["iterations"]
+    about["pool"] = fingerprint(array for pool in run.pools for array in pool)
+    about["policy"] = fingerprint(jax.tree.leaves(run.base.params))
+    return json.loads(json.dumps(about))
+
+
 def _run_one(
     bench: Bench, run: Run, step, state, folder: Path, advance
 ) -> tuple[dict[str, Any], Any]:
+    """Runs to the end, from the newest checkpoint where there is one."""
     config, watch = run.config, bench.watch
-    folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(folder / "config.json", identity(config, watch))
     train = run.pools.train
     tally = run_metrics.Tally(
         len(train.skill), {"length": train.length, "base_pass_rate": base_rates(run)}
     )
     # The same for every method and seed, and far from what a run's own keys are folded with.
     evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 2**31 - 1)
-    groups: dict[str, list[np.ndarray]] = {name: [] for name in (*GROUP_ARRAYS, "stepped")}
-    curve: list[dict[str, float]] = []
-    learnt: list[dict[str, float]] = []
-    clock: dict[str, Any] = {"evaluation": 0.0, "oracle": 0.0, "chunks": []}
-    piece_seconds = piece_timings.piece_seconds(run, state) if watch.profile else {}
+    clock: dict[str, float] = {}
 
-    with (
-        metrics.open_writers(folder, tensorboard=watch.tensorboard, resume_at=0) as writers,
-        metrics.open_writers(
-            folder / "evaluation", tensorboard=watch.tensorboard, resume_at=0
-        ) as evaluation_writers,
-    ):
+    def look(log: RunLog, state: RunState) -> None:
+        began, iteration = time.perf_counter(), int(state.iteration)
+        figures = evaluate_pool(
+            bench,
+            state.learner.params.policy,
+            run.pools.validation,
+            jax.random.fold_in(evaluation_key, iteration),
+            watch.eval_group_size,
+        )
+        figures["rollouts"] = float(iteration * config.budget)
+        figures["evaluation_seconds"] = time.perf_counter() - began
+        log.look(iteration, figures)
 
-        def look(state: RunState, iteration: int) -> None:
-            started = time.perf_counter()
-            figures = evaluate_pool(
-                bench,
-                state.learner.params.policy,
-                run.pools.validation,
-                jax.random.fold_in(evaluation_key, iteration),
-                watch.eval_group_size,
+    with Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints:
+        state = checkpoints.restore(state)
+        resume_at = int(state.iteration)
+        if resume_at > config.iterations:
+            raise ValueError(
+                f"iterations: {folder} has done {resume_at} already, got {config.iterations}"
             )
-            figures["rollouts"] = float(iteration * config.budget)
-            evaluation_writers.write(iteration, figures)
-            curve.append({"iteration": iteration, **figures})
-            clock["evaluation"] += time.perf_counter() - started
+        advance(resume_at)
+        with RunLog(folder, watch, tally, resume_at=resume_at) as log:
+            run_folder.write_json(folder / "config.json", identity(config, watch))
+            pieces = {}
+            if not resume_at:
+                if watch.profile:
+                    pieces = piece_timings.piece_seconds(run, state)
+                look(log, state)
+                state = _tell(bench, run, state)
 
-        def between(state: RunState, records) -> RunState:
-            seconds = time.perf_counter() - clock["started"]
-            clock["chunks"].append(seconds)
-            for iteration, figures in tally.figures(records):
-                figures["iteration_seconds"] = seconds / config.chunk
-                if iteration == 0:
-                    figures |= piece_seconds
-                writers.write(iteration, figures)
-                learnt.append({key: figures.get(key, np.nan) for key in LEARNT})
-            for key in GROUP_ARRAYS:
-                source = records.observation if hasattr(records.observation, key) else records
-                groups[key].append(np.asarray(getattr(source, key)))
-            groups["stepped"].append(np.asarray(records.learn.stepped))
-            done = int(state.iteration)
-            if done % watch.eval_every == 0 or done >= config.iterations:
-                look(state, done)
-            advance(config.chunk)
-            state = _tell(bench, run, state, clock)
-            clock["started"] = time.perf_counter()
-            return state
+            def between(state: RunState, records) -> RunState:
+                spent = {"iteration_seconds": (time.perf_counter() - clock["began"]) / config.chunk}
+                log.chunk(records, spent | pieces)
+                pieces.clear()
+                done = int(state.iteration)
+                last = done >= config.iterations
+                if done % watch.eval_every == 0 or last:
+                    look(log, state)
+                state = _tell(bench, run, state)
+                if done % watch.checkpoint_every == 0 or last:
+                    checkpoints.save(state)
+                advance(config.chunk)
+                clock["began"] = time.perf_counter()
+                return state
 
-        advance(0)
-        look(state, 0)
-        state = _tell(bench, run, state, clock)
-        clock["started"] = time.perf_counter()
-        state = driver.run(step, run.setup, state, iterations=config.iterations, between=between)
+            clock["began"] = time.perf_counter()
+            state = driver.run(
+                step, run.setup, state, iterations=config.iterations, between=between
+            )
+            log.finish()
 
-    arrays = {key: np.concatenate(parts) for key, parts in groups.items()}
-    np.savez_compressed(folder / "groups.npz", **arrays)  # pyright: ignore[reportArgumentType]
-    test = evaluate_pool(
-        bench,
-        state.learner.params.policy,
-        run.pools.test,
-        jax.random.fold_in(evaluation_key, 2**30),
-        watch.test_group_size,
-    )
-    summary = {
-        **summarise(arrays),
-        "scheduler": config.scheduler,
-        "seed": config.seed,
-        "rollouts": tally.rollouts,
-        "tokens": tally.tokens,
-        "distinct_prompts": int(tally.seen.sum()),
-        "updates": int(state.updates),
-        "validation": curve,
-        "test": test,
-        "iteration_seconds": float(np.median(clock["chunks"])) / config.chunk,
-        "evaluation_seconds": clock["evaluation"],
-        "oracle_seconds": clock["oracle"],
-        **piece_seconds,
-        **{f"mean_{key}": _mean([line[key] for line in learnt]) for key in LEARNT},
-        "greatest_log_prob_gap": float(np.nanmax([0.0, *(x["log_prob_gap"] for x in learnt)])),
-    }
-    return summary, state.learner.params.policy
-
-
-def _mean(values: list[float]) -> float | None:
-    """Mean of what was measured; None where nothing was."""
-    known = [x for x in values if not np.isnan(x)]
-    return float(np.mean(known)) if known else None
+    policy = state.learner.params.policy
+    key = jax.random.fold_in(evaluation_key, 2**30)
+    test = evaluate_pool(bench, policy, run.pools.test, key, watch.test_group_size)
+    return run_summary.of_run(folder, config, test, updates=int(state.updates)), policy
 
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:
@@ -266,45 +248,12 @@ def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -
     return evaluation.summarise(jax.device_get(result), pool.skill, pool.length)
 
 
-def _tell(bench: Bench, run: Run, state: RunState, clock) -> RunState:
+def _tell(bench: Bench, run: Run, state: RunState) -> RunState:
     """Tells the oracle how often each skill and length is solved now; others learn nothing."""
     if run.config.scheduler != "oracle":
         return state
-    started = time.perf_counter()
     key = jax.random.fold_in(jax.random.key(run.config.seed + 2**20), int(state.iteration))
     rates = bench.cell_rates(state.learner.params.policy, key).mean(axis=2) / 8
     train = run.pools.train
     told = schedulers.tell_oracle(state.tracker, rates, train.skill, train.length)
-    clock["oracle"] += time.perf_counter() - started
     return state._replace(tracker=told)
-
-
-def summarise(groups: dict[str, np.ndarray]) -> dict[str, float]:
-    """How well a run's choices and predictions did; every group weighs the same.
-
-    Args:
-        groups: arrays [iterations, M] by the names of GROUP_ARRAYS.
-
-    Returns:
-        Effective-group ratio realised and predicted, Brier and calibration errors of
-        P(informative) with the noise floor, the error of p_hat.
-    """
-    used = groups["trials"] > 0
-    flag = (~groups["degenerate"][used]).astype(float)
-    informative = np.clip(groups["informative"][used].astype(float), 0, 1)
-    rate = groups["successes"][used] / groups["trials"][used]
-    predicted = groups["predicted"][used]
-    square = calibration.unbiased_squared_error(
-        predicted.astype(float), groups["successes"][used], groups["trials"][used]
-    )
-    return {
-        "groups": int(used.sum()),
-        "informative_realised": float(flag.mean()),
-        "informative_predicted": float(informative.mean()),
-        "informative_brier": calibration.brier(informative, flag),
-        "informative_ece": calibration.expected_calibration_error(informative, flag),
-        "informative_ece_floor": calibration.ece_noise_floor(informative),
-        "pass_rate_generated": float(rate.mean()),
-        "pass_rate_rmse": float(np.sqrt(max(float(np.mean(square)), 0.0))),
-        "pass_rate_bias": float((predicted - rate).mean()),
-    }

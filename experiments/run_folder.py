@@ -102,6 +102,11 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(temporary, path)
 
 
+def read_json(path: Path) -> Any:
+    """Reads what `write_json` wrote."""
+    return json.loads(path.read_text())
+
+
 def _plain(value: Any) -> Any:
     """Arrays, paths and non-finite numbers as JSON has them."""
     if isinstance(value, dict):

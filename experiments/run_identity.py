@@ -9,7 +9,7 @@ import jax
 
 from paced_jax.training import TrainConfig
 
-FORMAT = 3
+FORMAT = 4
 """Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
 
 
@@ -31,6 +31,8 @@ class Watch:
     """Time every piece of an iteration on its own first; logged with the first iteration."""
     oracle_rollouts: int = 64
     """Rollouts of each skill and length that tell the oracle, every chunk."""
+    checkpoint_every: int = 20
+    """Iterations between two checkpoints, and one at the end; whole chunks."""
 
     def __post_init__(self) -> None:
         """Refuses sizes that measure nothing."""
@@ -47,20 +49,24 @@ def check_cadence(config: TrainConfig, watch: Watch) -> None:
     """Refuses to look between chunks, where nothing can be seen.
 
     Raises:
-        ValueError: eval_every is not a multiple of the chunk.
+        ValueError: eval_every or checkpoint_every is not a multiple of the chunk.
     """
-    if watch.eval_every % config.chunk:
-        raise ValueError(
-            f"watch.eval_every must be a multiple of chunk = {config.chunk}, got {watch.eval_every}"
-        )
+    for name in ("eval_every", "checkpoint_every"):
+        if getattr(watch, name) % config.chunk:
+            raise ValueError(
+                f"watch.{name} must be a multiple of chunk = {config.chunk}, got"
+                f" {getattr(watch, name)}"
+            )
 
 
 def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
     """What a stored run must have in common with a wanted one to stand in for it."""
+    looks = dataclasses.asdict(watch)
+    del looks["checkpoint_every"]  # changes no number
     return {
         "format": FORMAT,
         "run": dataclasses.asdict(config),
-        "watch": dataclasses.asdict(watch),
+        "watch": looks,
         "jax": jax.__version__,
     }
 
@@ -71,15 +77,39 @@ def check_same(folder: Path, config: TrainConfig, watch: Watch) -> None:
     Raises:
         ValueError: naming folder and first difference.
     """
+    _compare(folder, identity(config, watch), ())
+
+
+def check_resumable(folder: Path, config: TrainConfig, watch: Watch) -> None:
+    """Refuses to go on with a run of something else; it may have other `iterations`.
+
+    Raises:
+        ValueError: naming folder and first difference.
+    """
+    if (folder / "config.json").exists():
+        _compare(folder, identity(config, watch), ("iterations",))
+
+
+def iterations_of(folder: Path) -> int:
+    """Iterations that the run in a folder was to have; 0 where there is none."""
+    path = folder / "config.json"
+    return json.loads(path.read_text())["run"]["iterations"] if path.exists() else 0
+
+
+def _compare(folder: Path, identity: dict[str, Any], free: tuple[str, ...]) -> None:
     stored = json.loads((folder / "config.json").read_text())
-    wanted = json.loads(json.dumps(identity(config, watch)))
+    wanted = json.loads(json.dumps(identity))
     for part in wanted:
-        if stored.get(part) == wanted[part]:
+        mine, theirs = wanted[part], stored.get(part)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            names = [k for k in mine if theirs.get(k) != mine[k] and k not in free]
+            if not names:
+                continue
+            detail = f" ({', '.join(names)})"
+        elif theirs == mine:
             continue
-        detail = ""
-        if isinstance(wanted[part], dict) and isinstance(stored.get(part), dict):
-            keys = [k for k in wanted[part] if stored[part].get(k) != wanted[part][k]]
-            detail = f" ({', '.join(keys)})"
+        else:
+            detail = ""
         raise ValueError(f"{folder} holds a run of another {part}{detail}; take another --out")
 
 
@@ -117,6 +147,20 @@ def check_methods(
     """Refuses the folder of another comparison; arguments as `runs_of`, errors as `check_same`."""
     for runs in runs_of(folder, setting, methods, seeds).values():
         check_finished(runs, watch)
+
+
+def check_new(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
+    """Refuses a folder of something else, or of a run that was ended, before anything is written.
+
+    Raises:
+        ValueError: as `check_same`; or saying how to go on with the run.
+    """
+    check_finished(runs, watch)
+    for _, folder in runs:
+        if (folder / "config.json").exists() and not (folder / "summary.json").exists():
+            raise ValueError(
+                f"out: {folder} holds a run that was ended; --resume {folder.parent} goes on"
+            )
 
 
 def check_finished(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:

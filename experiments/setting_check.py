@@ -26,7 +26,7 @@ RATIO = 1.5
 class Config:
     """Oracle against uniform."""
 
-    setting: Literal["tiny"] = "tiny"
+    setting: Literal["tiny", "base"] = "tiny"
     """Which setting."""
     seeds: tuple[int, ...] = (100, 101, 102)
     """Of choices and rollouts; others than those of the comparisons."""

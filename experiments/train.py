@@ -3,13 +3,19 @@
     python -m experiments.train --scheduler fade --iterations 200
     python -m experiments.train --scheduler mopps --objective grpo --admit drop_degenerate
     python -m experiments.train --policy base --num-prompts 64 --dry-run
+    python -m experiments.train --resume runs/train/20261201-120000 --iterations 400
 
-Leaves a folder with metrics (JSON lines and TensorBoard), every generated group, the final policy's
-pass rates by skill and length, and the trained weights.
+The last goes on with a run that was ended, or lengthens one; its own options are then the defaults,
+and only `iterations` may differ. A run leaves a folder with metrics (JSON lines and TensorBoard),
+every generated group, checkpoints, the final policy's pass rates by skill and length, and the
+trained weights.
 """
 
+import argparse
 import dataclasses
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +36,9 @@ class Config(TrainConfig):
 
     out: Path | None = None
     """Folder to write to; runs/train/<time> if not given."""
+    resume: Path | None = None
+    """Folder of a run that was ended, or is to have more iterations: go on from its last
+    checkpoint, as if nothing had happened."""
     dry_run: bool = False
     """Print rollouts, tokens and the estimated time of the run, and stop."""
     watch: live_run.Watch = dataclasses.field(
@@ -42,6 +51,39 @@ class Config(TrainConfig):
         super().__post_init__()
         if self.scheduler == "own":
             raise ValueError("scheduler: 'own' is for Python, see `training.prepare`")
+        if self.resume is None:
+            return
+        if not (self.resume / "run" / "config.json").exists():
+            raise ValueError(f"resume: there is no run in {self.resume}")
+        if self.out not in (None, self.resume):
+            raise ValueError(f"out: {self.out} has no effect with resume = {self.resume}")
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """Reads the command line; with --resume, the options of that run are the defaults.
+
+    Args:
+        arguments: those after the program's name; of this process by default.
+    """
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--resume", type=Path)
+    folder = reader.parse_known_args(arguments)[0].resume
+    default = Config() if folder is None else stored(folder)
+    return tyro.cli(Config, args=arguments, default=default, description=__doc__)
+
+
+def stored(folder: Path) -> Config:
+    """The configuration that goes on with the run in a folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    path = folder / "run" / "config.json"
+    if not path.exists():
+        raise ValueError(f"resume: there is no run in {folder}")
+    content = json.loads(path.read_text())
+    watch = live_run.Watch(**content["watch"])
+    return Config(**content["run"], watch=watch, resume=folder)
 
 
 def training_part(config: TrainConfig) -> TrainConfig:
@@ -132,12 +174,14 @@ def main(config: Config) -> dict[str, Any]:
         rows = [(_words(name), value) for name, value in result.items()]
         run_folder.print_table("This run would take", ("what", "value"), rows)
         return result
-    folder = run_folder.open_folder(
-        "train",
-        config.out,
-        config,
-        lambda folder: run_identity.check_finished([(training, folder / "run")], config.watch),
-    )
+
+    def check(folder: Path) -> None:
+        if config.resume is None:
+            run_identity.check_new([(training, folder / "run")], config.watch)
+        else:
+            run_identity.check_resumable(folder / "run", training, config.watch)
+
+    folder = run_folder.open_folder("train", config.resume or config.out, config, check)
     run_folder.console.print(
         f"{training.scheduler} / {training.objective}: {training.iterations} iterations of"
         f" {training.budget} rollouts; results in {folder}"
@@ -151,7 +195,13 @@ def main(config: Config) -> dict[str, Any]:
 
     with run_folder.task("train", training.iterations) as advance:
         (summary,) = live_run.execute(
-            bench, training.scheduler, [training], [folder / "run"], advance, keep=keep
+            bench,
+            training.scheduler,
+            [training],
+            [folder / "run"],
+            advance,
+            keep=keep,
+            extend=config.resume is not None,
         )
     run_folder.save_results(folder, config, {"summary": summary})
     report(folder, summary)
@@ -208,4 +258,4 @@ def _is_pass_at(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    main(parse())

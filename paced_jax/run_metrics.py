@@ -23,6 +23,16 @@ class Tally:
         self.rollouts = 0
         self.tokens = 0
 
+    def resume(self, prompt_ids: np.ndarray, line: dict[str, float]) -> None:
+        """Takes up the count of an earlier part of the run.
+
+        Args:
+            prompt_ids: of all groups generated so far, any shape; -1 in unused slots.
+            line: the last one written, which holds the sums.
+        """
+        self.seen[prompt_ids[prompt_ids >= 0]] = True
+        self.rollouts, self.tokens = int(line["rollouts"]), int(line["tokens"])
+
     def figures(self, record: Any) -> list[tuple[int, dict[str, float]]]:
         """Figures of every live iteration of a chunk, in order.
 

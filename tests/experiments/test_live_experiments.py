@@ -15,6 +15,7 @@ from experiments import (
     live_run,
     quickstart,
     run_identity,
+    run_summary,
     setting_check,
     settings,
     train,
@@ -91,7 +92,7 @@ def test_summary_of_groups_by_hand():
         "informative": np.array([[0.9, 0.5, 0.0], [0.9, 0.5, 0.9]]),
         "degenerate": np.array([[False, True, True], [True, False, True]]),
     }
-    got = live_run.summarise(groups)
+    got = run_summary.of_groups(groups)
     assert got["groups"] == 4  # the empty slot and the group without verdicts don't count
     assert got["informative_realised"] == 0.5
     assert got["informative_predicted"] == pytest.approx(0.7)

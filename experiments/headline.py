@@ -1,0 +1,201 @@
+"""What scheduling buys: all methods at equal rollouts, five seeds each, in parts.
+
+First a learning rate is chosen for every objective, on the validation prompts, under uniform choice
+(the parts tiny_rates and base_rates); then the schedulers are compared at those rates (tiny: 200
+iterations of 32 prompts x 8 rollouts; base: 100 of 64 x 8). A part that is ended goes on where it
+was when the command is given again; finished runs are not repeated.
+
+    python -m experiments.headline --parts tiny_rates tiny --out runs/headline/all
+    python -m experiments.headline --parts base_rates base --out runs/headline/all
+    python -m experiments.headline --quick
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from experiments import headline_plan, intervals, run_folder, run_identity
+from experiments.headline_plan import Part, Plan, run_folder_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """The headline comparison."""
+
+    parts: tuple[Part, ...] = ("tiny_rates", "tiny")
+    """What to run, in this order; each takes 20 to 100 minutes on two cores."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Of choices and rollouts."""
+    methods: tuple[str, ...] | None = None
+    """Some of a part's methods; all if not given."""
+    iterations: int | None = None
+    """Of each run; the part's own if not given."""
+    workers: int = 2
+    """Processes at once, one core each."""
+    out: Path | None = None
+    """Folder to write to, runs/headline/<time> if not given; finished runs in it are not repeated,
+    unfinished ones go on."""
+    report_only: bool = False
+    """Run nothing; write the report of what is finished."""
+    quick: bool = False
+    """Four methods, two seeds, 20 iterations, to see everything work."""
+
+    def __post_init__(self) -> None:
+        """Refuses an empty comparison, naming the field."""
+        for name in ("parts", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values) or not values:
+                raise ValueError(f"{name} must be distinct, at least one, got {values}")
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        if self.iterations is not None and (self.iterations < 10 or self.iterations % 10):
+            raise ValueError(f"iterations must be a multiple of 10, got {self.iterations}")
+
+
+def chosen_rates(folder: Path, part: Part) -> dict[str, float]:
+    """The learning rate of each objective, as the part of the rates has found.
+
+    Args:
+        folder: of the experiment.
+        part: of the comparison, tiny or base.
+
+    Raises:
+        ValueError: that part has not been run.
+    """
+    path = folder / f"{part}_rates" / "rates.json"
+    if not path.exists():
+        raise ValueError(f"parts: {part} needs {part}_rates first; there is no {path}")
+    return {name: entry["rate"] for name, entry in run_folder.read_json(path).items()}
+
+
+def choose_rates(folder: Path, plan: Plan) -> dict[str, Any]:
+    """Takes the rate of the best mean validation pass rate at the end; writes rates.json."""
+    ends: dict[str, dict[float, Any]] = {}
+    for name, config in plan.methods.items():
+        summaries = [
+            run_folder.read_json(run_folder_of(folder, name, seed) / "summary.json")
+            for seed in plan.seeds
+        ]
+        found = intervals.of([s["validation"][-1]["pass_at_1"] for s in summaries])
+        ends.setdefault(config.objective, {})[config.policy_learning_rate] = found
+    chosen = {
+        objective: {
+            "rate": max(found, key=lambda rate: found[rate]["mean"]),
+            "validation_end": {f"{rate:g}": value for rate, value in found.items()},
+        }
+        for objective, found in ends.items()
+    }
+    run_folder.write_json(folder / "rates.json", chosen)
+    return chosen
+
+
+def run_jobs(folder: Path, plan: Plan, workers: int) -> None:
+    """Runs a part's jobs, one process a core, under a progress bar.
+
+    Raises:
+        RuntimeError: a process failed; names its log. The others are finished first.
+    """
+    headline_plan.save(folder, plan)
+    waiting, failed = plan.jobs(), []
+    lock = threading.Lock()
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    # Methods share most of their programs; what one has compiled the others load.
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(folder.absolute() / "compiled"), **os.environ}
+
+    def work(number: int) -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                method, seeds = waiting.pop(0)
+            log = folder / "logs" / f"{method}_{'_'.join(map(str, seeds))}.txt"
+            log.parent.mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "experiments.headline_job", str(folder), method]
+            command += [str(seed) for seed in seeds]
+            if len(cores) > 1:
+                command += ["--core", str(cores[number % len(cores)])]
+            with log.open("w") as file:
+                done = subprocess.run(command, stdout=file, stderr=file, env=environment)
+            if done.returncode:
+                failed.append(log)
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(workers)]
+    total = sum(config.iterations for config in plan.methods.values()) * len(plan.seeds)
+    with run_folder.task(plan.part, total) as advance:
+        for thread in threads:
+            thread.start()
+        seen = 0
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(2)
+            now = _iterations_done(folder, plan)
+            advance(plan.part, now - seen)
+            seen = now
+    if failed:
+        raise RuntimeError(f"{len(failed)} of the processes failed, see {failed[0]}")
+
+
+def _iterations_done(folder: Path, plan: Plan) -> int:
+    """Lines in the logs of all runs."""
+    count = 0
+    for method in plan.methods:
+        for seed in plan.seeds:
+            path = run_folder_of(folder, method, seed) / "metrics.jsonl"
+            if path.exists():
+                count += path.read_bytes().count(b"\n")
+    return count
+
+
+def check(folder: Path, plan: Plan) -> None:
+    """Refuses a folder of another comparison, before anything is run."""
+    for method in plan.methods:
+        for seed in plan.seeds:
+            run_identity.check_resumable(
+                run_folder_of(folder, method, seed), plan.config(method, seed), plan.watch
+            )
+
+
+def main(config: Config) -> dict[str, Any]:
+    """Runs the parts and reports on them.
+
+    Args:
+        config: which parts.
+
+    Returns:
+        What results.json holds.
+    """
+    if config.quick:
+        config = dataclasses.replace(
+            config, iterations=20, seeds=config.seeds[:2], methods=("uniform", "fade", "paced")
+        )
+    folder = run_folder.open_folder("headline", config.out, config)
+    for part in config.parts:
+        rates = chosen_rates(folder, part) if not part.endswith("_rates") else {}
+        plan = headline_plan.make(
+            part,
+            rates=rates,
+            seeds=config.seeds,
+            iterations=config.iterations,
+            methods=config.methods,
+        )
+        check(folder / part, plan)
+        if not config.report_only:
+            run_folder.console.print(
+                f"{part}: {len(plan.methods)} methods x {len(plan.seeds)} seeds; in {folder / part}"
+            )
+            run_jobs(folder / part, plan, config.workers)
+        if part.endswith("_rates"):
+            chosen = choose_rates(folder / part, plan)
+            rows = [(name, f"{entry['rate']:g}") for name, entry in chosen.items()]
+            run_folder.print_table("Learning rates chosen", ("objective", "rate"), rows)
+    return {}
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

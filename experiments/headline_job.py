@@ -1,0 +1,45 @@
+"""Runs some seeds of one method of the headline comparison, in a process of its own.
+
+    python -m experiments.headline_job runs/headline/demo/tiny fade 0 1 2
+
+Started by `experiments.headline`, which keeps one such process a core busy. A small policy does not
+fill two cores: two processes of one core each do half as much again as one process of two.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Some seeds of one method."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """Of the part, with plan.json."""
+    method: tyro.conf.Positional[str]
+    """One of the plan's."""
+    seeds: tyro.conf.Positional[tuple[int, ...]]
+    """Some of the plan's."""
+    core: int | None = None
+    """The one core to stay on; any if not given."""
+
+
+def main(job: Job) -> None:
+    """Runs what is not finished yet."""
+    if job.core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {job.core})  # before XLA counts its threads
+    from experiments import headline_plan, live_run
+
+    plan = headline_plan.load(job.folder)
+    configs = [plan.config(job.method, seed) for seed in job.seeds]
+    folders = [headline_plan.run_folder_of(job.folder, job.method, seed) for seed in job.seeds]
+    bench = live_run.open_bench(configs[0], plan.watch)
+    live_run.execute(bench, job.method, configs, folders, lambda what, done: None)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Job, description=__doc__))
