@@ -1,13 +1,16 @@
 """One look for all figures: readable at README width, safe for colour-blind readers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from cycler import cycler
 
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe & Ito's palette, in an order that keeps neighbours apart in grey too.
@@ -37,6 +40,29 @@ def style() -> None:
             "figure.constrained_layout.use": True,
         }
     )
+
+
+def seeds(
+    axis: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], index: int, label: str | None
+) -> None:
+    """Draws every seed thin and the mean of all thick.
+
+    Args:
+        axis: to draw on.
+        curves: (x, y) of each seed. Where their x differ, the mean is taken at the first's, by
+            straight lines, as far as all of them go.
+        index: which colour and line.
+        label: of the mean.
+    """
+    colour = COLOURS[index % len(COLOURS)]
+    line = LINES[index // len(COLOURS) % len(LINES)]
+    if len(curves) > 1:
+        for x, y in curves:
+            axis.plot(x, y, color=colour, linewidth=0.6, alpha=0.45, zorder=2)
+    x = curves[0][0]
+    x = x[x <= min(other[-1] for other, _ in curves) * (1 + 1e-9)]
+    mean = np.mean([np.interp(x, *curve) for curve in curves], axis=0)
+    axis.plot(x, mean, line, color=colour, label=label, zorder=3)
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -180,6 +180,12 @@ def main(config: Config) -> dict[str, Any]:
             run_identity.check_new([(training, folder / "run")], config.watch)
         else:
             run_identity.check_resumable(folder / "run", training, config.watch)
+            planned = run_identity.iterations_of(folder / "run")
+            if training.iterations < planned:
+                raise ValueError(
+                    f"iterations: {folder} has {planned}, got {training.iterations}; a run can only"
+                    " be lengthened"
+                )
 
     folder = run_folder.open_folder("train", config.resume or config.out, config, check)
     run_folder.console.print(

@@ -1,0 +1,169 @@
+"""Compares runs: a table and curves of any metrics against rollouts, tokens, seconds or iterations.
+
+    python -m experiments.compare runs/train/a runs/train/b
+    python -m experiments.compare runs/headline/tiny/runs/* --metrics pass_at_1 informative_realised
+    python -m experiments.compare runs/quickstart/demo/runs/* --against tokens --metrics entropy
+
+A folder is a run, or holds the runs of several seeds (`seed_0`, `seed_1`, ...), drawn thin
+under their mean. Unfinished runs are shown as far as they are.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import tyro
+
+from experiments import curves, figures, intervals, run_folder
+from experiments.curves import Cost, Logs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Runs to compare."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, or of the seeds of one method."""
+    metrics: tuple[str, ...] = ("pass_at_1", "informative_realised", "pass_rate")
+    """Names of metrics.jsonl or evaluation/metrics.jsonl; one that is wrong lists them all."""
+    against: Cost = "rollouts"
+    """The horizontal axis."""
+    window: int = 10
+    """Iterations over which what is logged in each of them is averaged."""
+    out: Path | None = None
+    """Folder for compare.png, report.md and results.json; runs/compare/<time> if not given."""
+
+    def __post_init__(self) -> None:
+        """Refuses a comparison of nothing, naming the field."""
+        for name in ("runs", "metrics"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values) or not values:
+                raise ValueError(f"{name} must be distinct, at least one, got {values}")
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1, got {self.window}")
+
+
+def read(folders: tuple[Path, ...]) -> dict[str, list[Logs]]:
+    """The runs of every folder, by a label.
+
+    Raises:
+        ValueError: a folder without a run.
+    """
+    found = {}
+    for folder in folders:
+        inner = folder / "run" if (folder / "run" / "metrics.jsonl").exists() else folder
+        seeds = sorted(path.parent for path in inner.glob("seed_*/metrics.jsonl"))
+        found[_label(folder, folders)] = [curves.read_run(path) for path in seeds or [inner]]
+    return found
+
+
+def _label(folder: Path, folders: tuple[Path, ...]) -> str:
+    """The shortest end of the path that tells it from the others."""
+    parts = folder.absolute().parts
+    for count in range(1, len(parts) + 1):
+        tail = parts[-count:]
+        if sum(other.absolute().parts[-count:] == tail for other in folders) == 1:
+            return "/".join(tail)
+    return str(folder)
+
+
+def table(
+    runs: dict[str, list[Logs]], metrics: tuple[str, ...], against: Cost
+) -> dict[str, dict[str, Any]]:
+    """What every label came to: its cost, and of each metric the end and the mean.
+
+    The end of what is logged in every iteration is the mean of the last tenth.
+    """
+    found = {}
+    for label, seeds in runs.items():
+        row: dict[str, Any] = {
+            "seeds": len(seeds),
+            "unfinished": sum(not logs.finished for logs in seeds),
+            against: intervals.of([curves.costs(logs, against)[-1] for logs in seeds]),
+        }
+        for metric in metrics:
+            ends, means = [], []
+            for logs in seeds:
+                _, value = curves.series(logs, metric, against)
+                tail = 1 if metric in curves.metric_names(logs)[1] else max(1, len(value) // 10)
+                ends.append(np.nanmean(value[-tail:]))
+                means.append(np.nanmean(value))
+            row[metric] = {"end": intervals.of(ends), "mean": intervals.of(means)}
+        found[label] = row
+    return found
+
+
+def draw(
+    path: Path,
+    runs: dict[str, list[Logs]],
+    metrics: tuple[str, ...],
+    against: Cost,
+    window: int,
+) -> Path:
+    """Draws a panel a metric: seeds thin, their mean thick."""
+    figures.style()
+    figure, axes = plt.subplots(
+        1, len(metrics), figsize=(4.4 * len(metrics) + 0.4, 3.6), squeeze=False
+    )
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        for i, (label, seeds) in enumerate(runs.items()):
+            figures.seeds(axis, [_smooth(x, metric, against, window) for x in seeds], i, label)
+        axis.set(xlabel=against, title=metric)
+    axes[0, 0].legend(ncols=1 + (len(runs) > 5))
+    return figures.save(figure, path)
+
+
+def _smooth(logs: Logs, metric: str, against: Cost, window: int) -> tuple[np.ndarray, np.ndarray]:
+    cost, value = curves.series(logs, metric, against)
+    in_looks = metric in curves.metric_names(logs)[1]
+    return cost, value if in_looks else curves.smoothed(value, window)
+
+
+def main(config: Config) -> dict[str, Any]:
+    """Reads, prints, draws and writes.
+
+    Args:
+        config: what to compare.
+
+    Returns:
+        What results.json holds.
+    """
+    runs = read(config.runs)
+    rows = table(runs, config.metrics, config.against)
+    folder = run_folder.open_folder("compare", config.out, config)
+    results = run_folder.save_results(folder, config, {"runs": rows})
+    header = ("run", "seeds", config.against)
+    header += tuple(f"{name}: {what}" for name in config.metrics for what in ("end", "mean"))
+    cells = [
+        (
+            label,
+            f"{row['seeds']}" + (f" ({row['unfinished']} unfinished)" if row["unfinished"] else ""),
+            row[config.against]["mean"],
+            *(
+                intervals.show(row[name][what])
+                for name in config.metrics
+                for what in ("end", "mean")
+            ),
+        )
+        for label, row in rows.items()
+    ]
+    run_folder.print_table("Mean of seeds and 95 % t-interval", header, cells)
+    path = draw(folder / "compare.png", runs, config.metrics, config.against, config.window)
+    run_folder.write_report(
+        folder,
+        "Runs compared",
+        [
+            run_folder.markdown_table(header, cells),
+            "Mean of seeds and 95 % t-interval; the end of what is logged in every iteration is the"
+            " mean of the last tenth.",
+            f"![Metrics against {config.against}: seeds thin, their mean thick.]({path.name})",
+        ],
+    )
+    run_folder.console.print(f"figure and report: {folder}")
+    return results
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))
