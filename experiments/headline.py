@@ -17,12 +17,23 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tyro
 
-from experiments import headline_plan, intervals, run_folder, run_identity
+from experiments import (
+    headline_figures,
+    headline_plan,
+    headline_report,
+    headline_results,
+    intervals,
+    run_folder,
+    run_identity,
+)
 from experiments.headline_plan import Part, Plan, run_folder_of
+
+READING = ""
+"""What to make of the committed results."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,26 +186,63 @@ def main(config: Config) -> dict[str, Any]:
             config, iterations=20, seeds=config.seeds[:2], methods=("uniform", "fade", "paced")
         )
     folder = run_folder.open_folder("headline", config.out, config)
-    for part in config.parts:
-        rates = chosen_rates(folder, part) if not part.endswith("_rates") else {}
-        plan = headline_plan.make(
-            part,
-            rates=rates,
-            seeds=config.seeds,
-            iterations=config.iterations,
-            methods=config.methods,
-        )
+    for part in () if config.report_only else config.parts:
+        plan = plan_of(folder, config, part)
         check(folder / part, plan)
-        if not config.report_only:
-            run_folder.console.print(
-                f"{part}: {len(plan.methods)} methods x {len(plan.seeds)} seeds; in {folder / part}"
-            )
-            run_jobs(folder / part, plan, config.workers)
-        if part.endswith("_rates"):
-            chosen = choose_rates(folder / part, plan)
-            rows = [(name, f"{entry['rate']:g}") for name, entry in chosen.items()]
-            run_folder.print_table("Learning rates chosen", ("objective", "rate"), rows)
-    return {}
+        run_folder.console.print(
+            f"{part}: {len(plan.methods)} methods x {len(plan.seeds)} seeds; in {folder / part}"
+        )
+        run_jobs(folder / part, plan, config.workers)
+        if part in headline_plan.OBJECTIVES:
+            choose_rates(folder / part, plan)
+    return report(folder, config)
+
+
+def report(folder: Path, config: Config) -> dict[str, Any]:
+    """Prints and writes what the finished seeds of every part in a folder came to.
+
+    Returns:
+        What results.json holds.
+
+    Raises:
+        ValueError: there is nothing to report on.
+    """
+    sections: list[str] = []
+    results: dict[str, Any] = {}
+    for part in (part for part in get_args(Part) if (folder / part / "plan.json").exists()):
+        plan = headline_plan.load(folder / part)
+        if part in headline_plan.OBJECTIVES:
+            if (folder / part / "rates.json").exists():
+                chosen = results[part] = run_folder.read_json(folder / part / "rates.json")
+                rows = [(name, f"{entry['rate']:g}") for name, entry in chosen.items()]
+                run_folder.print_table(f"{part}: chosen", ("objective", "rate"), rows)
+                sections += headline_report.rates_sections(part, chosen)
+            continue
+        seeds = headline_results.finished_seeds(folder / part, plan)
+        if not seeds:
+            continue
+        runs = headline_results.read(folder / part, plan, seeds)
+        found = results[part] = {"seeds": list(seeds), **headline_results.compare(runs)}
+        drawn = headline_figures.draw(folder, part, runs)
+        sections += headline_report.sections(part, plan, seeds, found, drawn)
+        run_folder.print_table(f"{part}, seeds {list(seeds)}", *headline_report.bought(found))
+    if not results:
+        raise ValueError(f"out: no part in {folder} has a seed that all its methods have finished")
+    headline_report.write(folder, sections, READING)
+    run_folder.console.print(f"report: {folder / 'report.md'}")
+    return run_folder.save_results(folder, config, results)
+
+
+def plan_of(folder: Path, config: Config, part: Part) -> Plan:
+    """The plan of a part, with the rates that were chosen before it."""
+    comparison = part not in headline_plan.OBJECTIVES
+    return headline_plan.make(
+        part,
+        rates=chosen_rates(folder, part) if comparison else {},
+        seeds=config.seeds,
+        iterations=config.iterations,
+        methods=config.methods if comparison else None,
+    )
 
 
 if __name__ == "__main__":

@@ -88,12 +88,17 @@ def make(
         rates: learning rate of the policy by objective, as chosen; not read by the rates' parts.
         seeds: of the comparisons; the rates' parts have their own.
         iterations: of each run; None for 200 of tiny and 100 of base, half of it for the rates.
-        methods: some of the part's; None for all.
+        methods: some of the comparison's; None for all. Rates are chosen for their objectives.
 
     Raises:
         ValueError: an unknown method.
     """
     tiny = part.startswith("tiny")
+    known = TINY_METHODS if tiny else BASE_METHODS
+    wanted = tuple(known) if methods is None else methods
+    unknown = set(wanted) - set(known)
+    if unknown:
+        raise ValueError(f"methods: {sorted(unknown)} are not in {part}: {list(known)}")
     setting = dataclasses.replace(TINY, iterations=200) if tiny else BASE
     if part in OBJECTIVES:
         half = setting.iterations // 2 if tiny else 60
@@ -103,17 +108,14 @@ def make(
                 setting, objective=objective, policy_learning_rate=rate
             )
             for objective in OBJECTIVES[part]
+            if objective in {known[name].get("objective", setting.objective) for name in wanted}
             for rate in RATES[part]
         }
         seeds = RATE_SEEDS[part]
     else:
         setting = dataclasses.replace(setting, iterations=iterations or setting.iterations)
-        known = TINY_METHODS if tiny else BASE_METHODS
-        unknown = set(methods or ()) - set(known)
-        if unknown:
-            raise ValueError(f"methods: {sorted(unknown)} are not in {part}: {list(known)}")
         configs = {}
-        for name in known if methods is None else methods:
+        for name in wanted:
             config = dataclasses.replace(setting, **known[name])
             rate = rates[config.objective]
             configs[name] = dataclasses.replace(config, policy_learning_rate=rate)

@@ -1,0 +1,112 @@
+"""Figures of the headline comparison: seeds thin, means thick."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments import curves, figures
+from experiments.curves import Logs
+
+Runs = dict[str, list[Logs]]
+
+
+def draw(folder: Path, name: str, runs: Runs) -> list[tuple[Path, str]]:
+    """Draws all figures of a part.
+
+    Args:
+        folder: to write to.
+        name: of the part, the beginning of each file's name.
+        runs: logs of every method and seed.
+
+    Returns:
+        (path, caption) of each.
+    """
+    figures.style()
+    return [
+        _panels(
+            folder / f"{name}_validation.png",
+            runs,
+            "pass_at_1",
+            "pass rate, 512 held-out prompts",
+            1,
+            "Validation pass rate against rollouts: seeds thin, their mean thick, uniform's mean "
+            "in grey.",
+        ),
+        _panels(
+            folder / f"{name}_effective.png",
+            runs,
+            "informative_realised",
+            "effective-group ratio",
+            20,
+            "Share of the generated groups that were neither all right nor all wrong, means of 20 "
+            "iterations: seeds thin, their mean thick, uniform's mean in grey.",
+        ),
+        _chosen(folder / f"{name}_chosen.png", runs),
+    ]
+
+
+def _curves(seeds: list[Logs], metric: str, window: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Every seed's metric against thousands of rollouts."""
+    pairs = [curves.series(logs, metric, "rollouts") for logs in seeds]
+    return [(x / 1000, curves.smoothed(y, window) if window > 1 else y) for x, y in pairs]
+
+
+def _mean(seeds: list[Logs], metric: str, window: int) -> tuple[np.ndarray, np.ndarray]:
+    pairs = _curves(seeds, metric, window)
+    return pairs[0][0], np.mean([y for _, y in pairs], axis=0)
+
+
+def _panels(
+    path: Path, runs: Runs, metric: str, label: str, window: int, caption: str
+) -> tuple[Path, str]:
+    """A small panel a method."""
+    columns = min(5, len(runs))
+    rows = -(-len(runs) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(2.0 * columns + 0.5, 1.9 * rows + 0.5),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for axis in axes.flat[len(runs) :]:
+        axis.set_visible(False)
+    for i, (axis, (name, seeds)) in enumerate(zip(axes.flat, runs.items(), strict=False)):
+        if "uniform" in runs and name != "uniform":
+            axis.plot(*_mean(runs["uniform"], metric, window), color="0.55", linewidth=1.4)
+        figures.seeds(axis, _curves(seeds, metric, window), i, None)
+        axis.set_title(name)
+    figure.supxlabel("thousand rollouts", fontsize=10)
+    figure.supylabel(label, fontsize=10)
+    return figures.save(figure, path), caption
+
+
+def _chosen(path: Path, runs: Runs) -> tuple[Path, str]:
+    """Difficulty of what was chosen, and how many prompts were."""
+    panels = (
+        ("pass_rate", "pass rate of the chosen"),
+        ("chosen_base_pass_rate", "their pass rate under the base policy"),
+        ("distinct_prompts", "distinct prompts so far"),
+    )
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.4))
+    for axis, (metric, title) in zip(axes, panels, strict=True):
+        for i, (name, seeds) in enumerate(runs.items()):
+            x, y = _mean(seeds, metric, 1 if metric == "distinct_prompts" else 20)
+            axis.plot(
+                x,
+                y,
+                figures.LINES[i // len(figures.COLOURS) % len(figures.LINES)],
+                color=figures.COLOURS[i % len(figures.COLOURS)],
+                label=name,
+            )
+        axis.set(title=title, xlabel="thousand rollouts")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(runs)))
+    return (
+        figures.save(figure, path),
+        "What was chosen, means over seeds: pass rate of the chosen groups and, for their "
+        "difficulty, of their skill and length under the base policy (means of 20 iterations); "
+        "distinct prompts.",
+    )
