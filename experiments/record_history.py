@@ -154,7 +154,7 @@ def main(config: Config) -> dict[str, Any]:
             "record_history",
             config.out,
             config,
-            lambda folder: run_identity.check_finished([(training, folder / "run")], config.watch),
+            lambda folder: run_identity.check_runs([(training, folder / "run")], config.watch),
         )
         run_folder.console.print(
             f"{training.policy} under {training.scheduler}: {training.iterations} iterations of"

@@ -146,7 +146,7 @@ def check_methods(
 ) -> None:
     """Refuses the folder of another comparison; arguments as `runs_of`, errors as `check_same`."""
     for runs in runs_of(folder, setting, methods, seeds).values():
-        check_finished(runs, watch)
+        check_runs(runs, watch)
 
 
 def check_new(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
@@ -155,7 +155,7 @@ def check_new(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
     Raises:
         ValueError: as `check_same`; or saying how to go on with the run.
     """
-    check_finished(runs, watch)
+    check_runs(runs, watch)
     for _, folder in runs:
         if (folder / "config.json").exists() and not (folder / "summary.json").exists():
             raise ValueError(
@@ -163,12 +163,12 @@ def check_new(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
             )
 
 
-def check_finished(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
-    """Refuses a folder whose finished runs are of something else, before anything is written.
+def check_runs(runs: list[tuple[TrainConfig, Path]], watch: Watch) -> None:
+    """Refuses a folder whose runs are of something else, before anything is written.
 
     Raises:
-        ValueError: as `check_same`.
+        ValueError: as `check_same`, and `check_resumable` for a run that has not ended.
     """
     for config, folder in runs:
-        if (folder / "summary.json").exists():
-            check_same(folder, config, watch)
+        ended = (folder / "summary.json").exists()
+        (check_same if ended else check_resumable)(folder, config, watch)

@@ -34,12 +34,16 @@ class RunLog:
         watch: says whether TensorBoard is written, and how often the run is looked at.
         tally: turns Records into lines; told what has been counted before.
         resume_at: iterations done; what the folder holds beyond them is cut, at 0 all of it.
+
+    Raises:
+        ValueError: the folder holds less than that; nothing is changed then.
     """
 
     def __init__(self, folder: Path, watch: Watch, tally: run_metrics.Tally, *, resume_at: int):
         self.folder, self._tally = folder, tally
+        lines, earlier = _before(folder, resume_at)
+        _set_groups(folder, earlier)
         (folder / "summary.json").unlink(missing_ok=True)
-        earlier = _cut_groups(folder, resume_at)
         self._lines = metrics.open_writers(
             folder, tensorboard=watch.tensorboard, resume_at=resume_at
         )
@@ -48,12 +52,6 @@ class RunLog:
         self._looks = metrics.open_writers(
             folder / "evaluation", tensorboard=watch.tensorboard, resume_at=resume_at + due
         )
-        lines = metrics.read_json_lines(folder / "metrics.jsonl")
-        if len(lines) != resume_at or len(earlier.get("stepped", ())) != resume_at:
-            raise ValueError(
-                f"{folder}: the checkpoint is of iteration {resume_at}, metrics.jsonl has"
-                f" {len(lines)} lines, groups {len(earlier.get('stepped', ()))}"
-            )
         if lines:
             tally.resume(earlier["prompt_ids"], lines[-1])
 
@@ -132,12 +130,29 @@ def read_groups(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def _cut_groups(folder: Path, iteration: int) -> dict[str, np.ndarray]:
-    """Drops the groups of `iteration` and later; returns the rest."""
-    kept = {name: array[:iteration] for name, array in read_groups(folder).items()}
-    if iteration and kept:
-        _save_arrays(folder / "groups.npz", kept)
+def _before(folder: Path, iteration: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Lines and groups of the iterations before one; changes nothing.
+
+    Raises:
+        ValueError: some are missing.
+    """
+    if not iteration:
+        return [], {}
+    lines = metrics.read_json_lines(folder / "metrics.jsonl")
+    lines = [line for line in lines if line["iteration"] < iteration]
+    groups = {name: array[:iteration] for name, array in read_groups(folder).items()}
+    if len(lines) != iteration or len(groups.get("stepped", ())) != iteration:
+        raise ValueError(
+            f"{folder}: the checkpoint is of iteration {iteration}, metrics.jsonl has"
+            f" {len(lines)} lines before it, groups {len(groups.get('stepped', ()))}"
+        )
+    return lines, groups
+
+
+def _set_groups(folder: Path, groups: dict[str, np.ndarray]) -> None:
+    """Leaves these groups and no others."""
+    if groups:
+        _save_arrays(folder / "groups.npz", groups)
     else:
         (folder / "groups.npz").unlink(missing_ok=True)
     shutil.rmtree(folder / "groups", ignore_errors=True)
-    return kept if iteration else {}
