@@ -163,15 +163,6 @@ def _iterations_done(folder: Path, plan: Plan) -> int:
     return count
 
 
-def check(folder: Path, plan: Plan) -> None:
-    """Refuses a folder of another comparison, before anything is run."""
-    for method in plan.methods:
-        for seed in plan.seeds:
-            run_identity.check_resumable(
-                run_folder_of(folder, method, seed), plan.config(method, seed), plan.watch
-            )
-
-
 def main(config: Config) -> dict[str, Any]:
     """Runs the parts and reports on them.
 
@@ -188,7 +179,12 @@ def main(config: Config) -> dict[str, Any]:
     folder = run_folder.open_folder("headline", config.out, config)
     for part in () if config.report_only else config.parts:
         plan = plan_of(folder, config, part)
-        check(folder / part, plan)
+        runs = [
+            (plan.config(method, seed), run_folder_of(folder / part, method, seed))
+            for method in plan.methods
+            for seed in plan.seeds
+        ]
+        run_identity.check_runs(runs, plan.watch)  # before a process starts
         run_folder.console.print(
             f"{part}: {len(plan.methods)} methods x {len(plan.seeds)} seeds; in {folder / part}"
         )
