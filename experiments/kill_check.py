@@ -158,7 +158,8 @@ def main(config: Config) -> dict[str, Any]:
         What results.json holds.
 
     Raises:
-        RuntimeError: a resumed run differs from the one that nobody killed.
+        RuntimeError: a resumed run differs from the one that nobody killed, or none went on from a
+            checkpoint.
     """
     folder = run_folder.open_folder("kill_check", config.out, config).absolute()
     rng = np.random.default_rng(config.seed)
@@ -186,6 +187,11 @@ def main(config: Config) -> dict[str, Any]:
                     {
                         "run": victim.name,
                         "kills": sum(kill["run"] == victim.name for kill in kills),
+                        "resumes": sum(
+                            kill["last_checkpoint"] > 0
+                            for kill in kills
+                            if kill["run"] == victim.name
+                        ),
                         "differences": differences(reference / "run", victim / "run"),
                     }
                 )
@@ -195,14 +201,16 @@ def main(config: Config) -> dict[str, Any]:
     different = [entry["run"] for entry in compared if entry["differences"]]
     if different:
         raise RuntimeError(f"{different} differ from the runs that nobody killed, see {folder}")
+    if not any(entry["resumes"] for entry in compared):
+        raise RuntimeError(f"no run went on from a checkpoint, nothing was checked; see {folder}")
     return results
 
 
 def report(folder: Path, results: dict[str, Any]) -> None:
     """Prints and writes what came of it."""
-    header = ("run", "kills", "differences from the run nobody killed")
+    header = ("run", "kills", "from a checkpoint", "differences from the run nobody killed")
     rows = [
-        (entry["run"], entry["kills"], "; ".join(entry["differences"]) or "none")
+        (entry["run"], entry["kills"], entry["resumes"], "; ".join(entry["differences"]) or "none")
         for entry in results["compared"]
     ]
     run_folder.print_table("Killed and resumed", header, rows)

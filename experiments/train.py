@@ -81,9 +81,10 @@ def stored(folder: Path) -> Config:
     path = folder / "run" / "config.json"
     if not path.exists():
         raise ValueError(f"resume: there is no run in {folder}")
-    content = json.loads(path.read_text())
-    watch = live_run.Watch(**content["watch"])
-    return Config(**content["run"], watch=watch, resume=folder)
+    training = json.loads(path.read_text())["run"]
+    # How often to keep a state identifies no run; the folder's own file has it.
+    watch = live_run.Watch(**json.loads((folder / "config.json").read_text())["watch"])
+    return Config(**training, watch=watch, resume=folder)
 
 
 def training_part(config: TrainConfig) -> TrainConfig:

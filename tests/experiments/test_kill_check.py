@@ -31,6 +31,7 @@ def test_three_kills_leave_no_trace(tmp_path):
     )
     results = kill_check.main(config)
     assert len(results["kills"]) == 3
+    assert sum(entry["resumes"] for entry in results["compared"]) >= 1
     assert [entry["differences"] for entry in results["compared"]] == [[]] * len(
         results["compared"]
     )
@@ -81,7 +82,9 @@ def test_a_run_is_lengthened_and_refused_by_name(tmp_path):
     assert [look["iteration"] for look in looks] == [0, 4, 6]
     with pytest.raises(ValueError, match=r"iterations: .* has 6, got 4; a run can only"):
         train.main(train.parse(["--resume", str(short), "--iterations", "4"]))
-    train.main(train.parse(["--resume", str(short), "--iterations", "12"]))
+    resumed = train.parse(["--resume", str(short), "--iterations", "12"])
+    assert resumed.watch == WATCH  # how often it is kept goes on too
+    train.main(resumed)
     assert run_equality.differences(long / "run", short / "run") == []
 
     for options, message in (
