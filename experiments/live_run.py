@@ -197,7 +197,10 @@ def _run_one(
         figures["evaluation_seconds"] = time.perf_counter() - began
         log.look(iteration, figures)
 
-    with Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints:
+    with (
+        run_folder.alone(folder),
+        Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints,
+    ):
         state = checkpoints.restore(state)
         resume_at = int(state.iteration)
         if resume_at > config.iterations:

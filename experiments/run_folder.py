@@ -102,6 +102,27 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(temporary, path)
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds a folder for this process; a process that ends, however it ends, lets go.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is writing to {folder}") from None
+        yield
+
+
 def read_json(path: Path) -> Any:
     """Reads what `write_json` wrote."""
     return json.loads(path.read_text())

@@ -1,10 +1,13 @@
 """The log of a run: what is cut on a resume, what a crash between two moves leaves."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from experiments import run_folder
 from experiments.run_identity import Watch
 from experiments.run_log import GROUP_ARRAYS, RunLog, read_groups
 from paced_jax.metrics import read_json_lines
@@ -118,6 +121,33 @@ def test_a_crash_while_files_are_joined_loses_and_doubles_nothing(tmp_path):
     with RunLog(tmp_path, WATCH, Tally(), resume_at=4) as log:
         log.chunk(records(4, 6), {})
     assert iterations_of(tmp_path) == [0, 1, 2, 3, 4, 5]
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with (
+            pytest.raises(ValueError, match=r"another process is writing to .*run"),
+            run_folder.alone(tmp_path / "run"),
+        ):
+            pass
+        other.kill()  # which it can't see
+        other.wait()
+        with run_folder.alone(tmp_path / "run"):
+            pass
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from experiments import run_folder
+
+with run_folder.alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_iterations_after_a_fault_are_not_logged(tmp_path):
