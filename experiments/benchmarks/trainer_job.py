@@ -75,9 +75,7 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
 
     def sampler(prompts: jax.Array, group: jax.Array) -> Callable[[], dict[str, Any]]:
         mask = jnp.ones(prompts.shape, bool)
-        run = jax.jit(
-            partial(sample, graphdef, max_tokens=work.response_length, eos_id=NEVER)
-        )
+        run = jax.jit(partial(sample, graphdef, max_tokens=work.response_length, eos_id=NEVER))
 
         def action() -> dict[str, Any]:
             drawn = run(carried["learner"].params.policy, prompts, mask, group, fresh_key())
@@ -160,9 +158,7 @@ def scheduler(work: Work, pool: int) -> Callable[[], dict[str, Any]]:
     setup = make_setup(jnp.zeros((1, 1), jnp.int32), pool, loadings)
 
     def build(setup: Setup) -> driver.Pieces:
-        live = schedulers.make(
-            "fade", setup, budget=work.rows, group_size=work.group_size
-        )
+        live = schedulers.make("fade", setup, budget=work.rows, group_size=work.group_size)
         rule = admit.all_groups(work.rows, live.scheduler.selector.max_groups)
         return pieces.build(
             live.scheduler,
@@ -179,7 +175,9 @@ def scheduler(work: Work, pool: int) -> Callable[[], dict[str, Any]]:
     def step(setup: Setup, state: driver.RunState):
         built = build(setup)
         choice = driver.choose(built, state)
-        right = jax.random.bernoulli(jax.random.fold_in(state.key, state.iteration), 0.5, (work.rows,))
+        right = jax.random.bernoulli(
+            jax.random.fold_in(state.key, state.iteration), 0.5, (work.rows,)
+        )
         _, observation = driver.count(choice.rows, right.astype(jnp.int8))
         seen, chosen, _ = driver.record(
             built, setup, state.tracker, choice, observation, (), report
