@@ -86,32 +86,22 @@ def attend(
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scale = queries.shape[-1] ** -0.5
+    # Batch axes first: the compiler would else transpose the scores, the largest array of all.
+    queries = queries.transpose(0, 2, 1, 3, 4)
     scores = [
-        jnp.where(mask[:, None, None], _scores(queries, cache.keys, wide) * scale, _lowest(wide))
+        jnp.where(
+            mask[:, None, :, None],
+            wide_product("bksgh,bkhc->bksgc", queries, cache.keys) * scale,
+            _lowest(wide),
+        )
         for cache, mask in parts
     ]
     weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(queries.dtype)
     ends = np.cumsum([score.shape[-1] for score in scores])[:-1].tolist()
     pieces = zip(jnp.split(weights, ends, axis=-1), parts, strict=True)
-    mixed = [_mix(weight, cache.values, wide) for weight, (cache, _) in pieces]
-    return functools.reduce(jnp.add, mixed).astype(queries.dtype)
+    mixed = [wide_product("bksgc,bkch->bksgh", w, cache.values) for w, (cache, _) in pieces]
+    return functools.reduce(jnp.add, mixed).astype(queries.dtype).transpose(0, 2, 1, 3, 4)
 
 
 def _lowest(dtype):
     return float(jnp.finfo(dtype).min)
-
-
-# A single query a row (decoding) is a matrix-vector product: bound by memory, and on CPUs a fused
-# multiply-and-sum is five times faster than thousands of tiny matrix products.
-def _scores(queries, keys, wide):
-    if queries.shape[1] == 1:
-        query = queries[:, 0, :, :, :, None].astype(wide)
-        return (query * keys[:, :, None].astype(wide)).sum(axis=-2)[:, :, :, None]
-    return wide_product("bskgh,bkhc->bkgsc", queries, keys)
-
-
-def _mix(weights, values, wide):
-    if weights.shape[3] == 1:
-        weight = weights[:, :, :, 0, :, None].astype(wide)
-        return (weight * values[:, :, None].astype(wide)).sum(axis=-2)[:, None]
-    return wide_product("bkgsc,bkch->bskgh", weights, values)

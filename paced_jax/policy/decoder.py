@@ -53,14 +53,21 @@ class Decoder(nnx.Module):
         if not config.tie_embeddings:
             self.head = nnx.Param(empty.T)
 
-    def _run(self, tokens, positions, mix, caches=None):
-        """Scans the blocks; `mix(queries, keys, values, cache of the layer)`, see `Block`."""
+    def embed(
+        self, tokens: Int[Array, "*B"], positions: Int[Array, "*B"]
+    ) -> tuple[Float[Array, "*B D"], Float[Array, "*B half"], Float[Array, "*B half"]]:
+        """Embeddings of the tokens, cosines and sines of their positions."""
         config = self.config
         wide = jnp.promote_types(config.dtype, jnp.float32)
         half = np.arange(0, config.head_size, 2) / config.head_size
         frequencies = jnp.asarray(config.rope_theta**-half, wide)
         angles = jnp.multiply.outer(positions.astype(wide), frequencies)
-        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        x = self.embedding[...].astype(config.dtype)[tokens]
+        return x, jnp.cos(angles), jnp.sin(angles)
+
+    def _run(self, tokens, positions, mix, caches=None):
+        """Scans the blocks; `mix(queries, keys, values, cache of the layer)`, see `Block`."""
+        x, cos, sin = self.embed(tokens, positions)
         graphdef, stacked = nnx.split(self.layers)
 
         def layer(x, weights_and_cache):
@@ -68,8 +75,7 @@ class Decoder(nnx.Module):
             block = nnx.merge(graphdef, weights)
             return block(x, cos, sin, functools.partial(mix, cache=cache))
 
-        body = jax.checkpoint(layer) if config.remat else layer
-        x = self.embedding[...].astype(config.dtype)[tokens]
+        body = jax.checkpoint(layer) if self.config.remat else layer
         x, extra = jax.lax.scan(body, x, (stacked, caches))
         return self.norm(x), extra
 
@@ -108,6 +114,49 @@ class Decoder(nnx.Module):
             return self._attend(queries, [*earlier, (own, seen)]), own
 
         return self._run(tokens, positions, mix, [c.cache for c in contexts])
+
+    def unstack(self) -> list[Block]:
+        """The layers one by one, for `step`."""
+        graphdef, stacked = nnx.split(self.layers)
+        leaves, structure = jax.tree.flatten(stacked)
+        each = zip(*leaves, strict=True)
+        return [nnx.merge(graphdef, jax.tree.unflatten(structure, layer)) for layer in each]
+
+    def step(
+        self,
+        layers: Sequence[Block],
+        tokens: Int[Array, " B"],
+        positions: Int[Array, " B"],
+        caches: Sequence[Sequence[KeyValues]],
+        masks: Sequence[Bool[Array, "B _"]],
+    ) -> tuple[Float[Array, "B D"], list[KeyValues]]:
+        """As `states` for one token a sequence, with the layers unrolled.
+
+        In a loop over tokens a scan would copy each layer's weights and caches out of their stack,
+        token by token: a third of the time.
+
+        Args:
+            layers: from `unstack`, outside the loop.
+            tokens: [B], in 0..V-1.
+            positions: [B].
+            caches: for each layer its caches of earlier tokens, without the layer axis.
+            masks: for each of these caches [B, C], which tokens exist.
+
+        Returns:
+            (states [B, D], the `KeyValues` of these tokens for each layer).
+        """
+        seen = [mask[:, None] for mask in masks] + [jnp.ones((tokens.shape[0], 1, 1), bool)]
+
+        def mix(queries, keys, values, cache):
+            own = KeyValues(keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3))
+            return self._attend(queries, [*zip([*cache, own], seen, strict=True)]), own
+
+        x, cos, sin = self.embed(tokens[:, None], positions[:, None])
+        new = []
+        for block, cache in zip(layers, caches, strict=True):
+            x, own = block(x, cos, sin, functools.partial(mix, cache=cache))
+            new.append(own)
+        return self.norm(x)[:, 0], new
 
     def shared_states(
         self,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from paced_jax.policy.attention import Context, KeyValues
+from paced_jax.policy.attention import KeyValues
 from paced_jax.policy.decoder import Decoder, GraphDef, Params
 from paced_jax.policy.forward import prefill
 
@@ -36,7 +36,7 @@ class _Loop(NamedTuple):
     step: Int[Array, ""]
     live: Bool[Array, " R"]
     samples: Samples
-    cache: KeyValues
+    caches: list[KeyValues]
 
 
 @jax.custom_batching.custom_vmap
@@ -52,6 +52,15 @@ def _any_of_all(axis_size, in_batched, live):
     scatter and a copy. Rows that have ended no longer change, so the result is the same.
     """
     return _any(live.reshape(-1)), False
+
+
+def _categorical(key: Array, log_p: Array) -> Array:
+    """`jax.random.categorical`, the same tokens; its argmax doesn't vectorise on CPUs."""
+    noise = jax.random.gumbel(key, log_p.shape, log_p.dtype)
+    noisy = jax.lax.optimization_barrier(noise + log_p)
+    highest = noisy.max(axis=-1, keepdims=True)
+    ids = jnp.arange(log_p.shape[-1], dtype=jnp.int32)
+    return jnp.where(noisy < highest, ids.size, ids).min(axis=-1)
 
 
 def sample(
@@ -103,8 +112,7 @@ def sample(
             log_prob = jnp.zeros(rows, jnp.float32)
         else:
             log_p = jax.nn.log_softmax(logits / temperature, axis=-1)
-            token = jax.random.categorical(jax.random.fold_in(key, step), log_p, axis=-1)
-            token = token.astype(jnp.int32)
+            token = _categorical(jax.random.fold_in(key, step), log_p)
             log_prob = jnp.take_along_axis(log_p, token[:, None], axis=-1)[:, 0]
         column = (
             jnp.where(live, token, eos_id),
@@ -120,15 +128,19 @@ def sample(
         return live & (token != eos_id), samples
 
     prompts = prefill(decoder, prompt_tokens, prompt_mask)
+    layers, each = decoder.unstack(), range(config.num_layers)
     # Broadcast once; from here on the prompt's cache is only read.
-    shared = Context(jax.tree.map(lambda a: a[:, group], prompts.context.cache), prompt_mask[group])
-    lengths = prompts.lengths[group]
-    shape = (config.num_layers, rows, config.num_kv_heads)
-    dtype = jnp.dtype(config.dtype)
-    empty = KeyValues(
-        jnp.zeros((*shape, config.head_size, max_tokens), dtype),
-        jnp.zeros((*shape, max_tokens, config.head_size), dtype),
-    )
+    keys, values = prompts.context.cache
+    shared = [KeyValues(keys[i, group], values[i, group]) for i in each]
+    shared_mask, lengths = prompt_mask[group], prompts.lengths[group]
+    heads, dtype = (rows, config.num_kv_heads), jnp.dtype(config.dtype)
+    empty = [
+        KeyValues(
+            jnp.zeros((*heads, config.head_size, max_tokens), dtype),
+            jnp.zeros((*heads, max_tokens, config.head_size), dtype),
+        )
+        for _ in each
+    ]
     blank = Samples(
         jnp.full((rows, max_tokens), eos_id, jnp.int32),
         jnp.zeros((rows, max_tokens), jnp.float32),
@@ -142,21 +154,25 @@ def sample(
 
     def advance(loop):
         at = loop.step - 1
-        token = jax.lax.dynamic_slice_in_dim(loop.samples.tokens, at, 1, axis=1)
+        token = jax.lax.dynamic_index_in_dim(loop.samples.tokens, at, axis=1, keepdims=False)
         earlier = jnp.broadcast_to(slots < at, (rows, max_tokens))
-        states, new = decoder.states(
+        state, new = decoder.step(
+            layers,
             token,
-            (lengths + at)[:, None],
-            jnp.ones((rows, 1), bool),
-            (shared, Context(loop.cache, earlier)),
+            lengths + at,
+            [*zip(shared, loop.caches, strict=True)],
+            (shared_mask, earlier),
         )
-        # One small write into each buffer, outside the scan over layers: the loop updates in place.
-        cache = KeyValues(
-            jax.lax.dynamic_update_slice_in_dim(loop.cache.keys, new.keys, at, axis=4),
-            jax.lax.dynamic_update_slice_in_dim(loop.cache.values, new.values, at, axis=3),
-        )
-        live, samples = draw(states[:, 0], loop.step, loop.live, loop.samples)
-        return _Loop(loop.step + 1, live, samples, cache)
+        # One small write into each buffer: the loop updates in place.
+        caches = [
+            KeyValues(
+                jax.lax.dynamic_update_slice_in_dim(old.keys, now.keys, at, axis=3),
+                jax.lax.dynamic_update_slice_in_dim(old.values, now.values, at, axis=2),
+            )
+            for old, now in zip(loop.caches, new, strict=True)
+        ]
+        live, samples = draw(state, loop.step, loop.live, loop.samples)
+        return _Loop(loop.step + 1, live, samples, caches)
 
     first = _Loop(jnp.asarray(1, jnp.int32), live, samples, empty)
     return jax.lax.while_loop(unfinished, advance, first).samples

@@ -207,13 +207,13 @@ def test_neither_padding_nor_one_prefill_a_row_changes_a_sample(policy, out):
 
 def test_only_unique_prompts_are_prefilled(policy, monkeypatch):
     seen = []
-    original = decoder_module.Decoder.states
+    original = decoder_module.Decoder.embed
 
     def spy(self, tokens, *args):
         seen.append(tokens.shape)
         return original(self, tokens, *args)
 
-    monkeypatch.setattr(decoder_module.Decoder, "states", spy)
+    monkeypatch.setattr(decoder_module.Decoder, "embed", spy)
     jax.eval_shape(
         functools.partial(sample, max_tokens=MAX_TOKENS, eos_id=EOS),
         *policy,
@@ -229,13 +229,13 @@ def test_only_unique_prompts_are_prefilled(policy, monkeypatch):
 
 def test_stops_as_soon_as_every_row_has_ended(policy, monkeypatch):
     steps = []
-    original = decoder_module.Decoder.states
+    original = decoder_module.Decoder.embed
 
     def counted(self, tokens, *args):
         jax.debug.callback(lambda: steps.append(tokens.shape))
         return original(self, tokens, *args)
 
-    monkeypatch.setattr(decoder_module.Decoder, "states", counted)
+    monkeypatch.setattr(decoder_module.Decoder, "embed", counted)
     long = jax.jit(functools.partial(sample, max_tokens=100, eos_id=EOS))
     for seed in range(3):
         steps.clear()
