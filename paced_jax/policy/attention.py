@@ -88,7 +88,7 @@ def lay_out(group: Int[Array, " B"], num_groups: int) -> Blocks:
     rows = group.shape[0]
     width = max(rows // num_groups, 1)
     blocks = rows // width + min(num_groups, rows)
-    member = group[:, None] == jnp.arange(num_groups, dtype=group.dtype)
+    member = group[:, None] == jnp.arange(num_groups, dtype=group.dtype)[None]
     rank = (jnp.cumsum(member, axis=0, dtype=jnp.int32) - 1)[jnp.arange(rows), group]
     needed = -(-member.sum(axis=0, dtype=jnp.int32) // width)
     block = (jnp.cumsum(needed, dtype=jnp.int32) - needed)[group] + rank // width
