@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 PRECISION = jax.lax.Precision.HIGHEST
 """Of every product: by default GPUs and TPUs would round float32 factors to 10 or 7 bits."""
@@ -61,6 +61,43 @@ class Context(NamedTuple):
     mask: Bool[Array, "B C"]
 
 
+class Blocks(NamedTuple):
+    """Rows laid out in blocks, each of which reads one shared sequence, for `attend`.
+
+    A sequence that several rows read is then read once a block, not once a row. There are Q blocks
+    of W slots; some slots stay empty.
+
+    Attributes:
+        owner: [Q] int32, the sequence a block reads.
+        row: [Q, W] int32, the row in a slot; any row in an empty one.
+        slot: [B] int32, in 0..Q W - 1, where a row is.
+    """
+
+    owner: Int[Array, " Q"]
+    row: Int[Array, "Q W"]
+    slot: Int[Array, " B"]
+
+
+def lay_out(group: Int[Array, " B"], num_groups: int) -> Blocks:
+    """Lays rows out in blocks of equal owner, for groups of any size and order.
+
+    Args:
+        group: [B], in 0..M-1, which sequence a row reads.
+        num_groups: M, static.
+    """
+    rows = group.shape[0]
+    width = max(rows // num_groups, 1)
+    blocks = rows // width + min(num_groups, rows)
+    member = group[:, None] == jnp.arange(num_groups, dtype=group.dtype)[None]
+    rank = (jnp.cumsum(member, axis=0, dtype=jnp.int32) - 1)[jnp.arange(rows), group]
+    needed = -(-member.sum(axis=0, dtype=jnp.int32) // width)
+    block = (jnp.cumsum(needed, dtype=jnp.int32) - needed)[group] + rank // width
+    slot = block * width + rank % width
+    owner = jnp.zeros(blocks, jnp.int32).at[block].set(group)
+    row = jnp.zeros(blocks * width, jnp.int32).at[slot].set(jnp.arange(rows, dtype=jnp.int32))
+    return Blocks(owner, row.reshape(blocks, width), slot)
+
+
 def rotate(
     x: Float[Array, "*B heads H"], cos: Float[Array, "*B half"], sin: Float[Array, "*B half"]
 ) -> Float[Array, "*B heads H"]:
@@ -73,13 +110,15 @@ def rotate(
 
 def attend(
     queries: Float[Array, "B S K G H"],
-    parts: Sequence[tuple[KeyValues, Bool[Array, "B _ _"]]],
+    parts: Sequence[tuple[KeyValues, Bool[Array, "_ _ _"]]],
+    blocks: Blocks | None = None,
 ) -> Float[Array, "B S K G H"]:
     """Softmax attention over the union of several cached parts, none of which is copied.
 
     Args:
         queries: [B, S, K, G, H], G query heads to each of K key-value heads.
         parts: (keys and values without the layer axis, mask [B, S or 1, C]) for each part.
+        blocks: with S = 1, how rows read the first part, which has Q sequences instead of B.
 
     Returns:
         [B, S, K, G, H]; of a query that may see nothing, the plain mean of the values.
@@ -88,19 +127,30 @@ def attend(
     scale = queries.shape[-1] ** -0.5
     # Batch axes first: the compiler would else transpose the scores, the largest array of all.
     queries = queries.transpose(0, 2, 1, 3, 4)
+    layouts = [blocks, *[None] * (len(parts) - 1)]
     scores = [
         jnp.where(
             mask[:, None, :, None],
-            wide_product("bksgh,bkhc->bksgc", queries, cache.keys) * scale,
+            _product("bksgh,bkhc->bksgc", queries, cache.keys, layout) * scale,
             _lowest(wide),
         )
-        for cache, mask in parts
+        for (cache, mask), layout in zip(parts, layouts, strict=True)
     ]
     weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(queries.dtype)
     ends = np.cumsum([score.shape[-1] for score in scores])[:-1].tolist()
-    pieces = zip(jnp.split(weights, ends, axis=-1), parts, strict=True)
-    mixed = [wide_product("bksgc,bkch->bksgh", w, cache.values) for w, (cache, _) in pieces]
+    pieces = zip(jnp.split(weights, ends, axis=-1), parts, layouts, strict=True)
+    mixed = [_product("bksgc,bkch->bksgh", w, kv.values, layout) for w, (kv, _), layout in pieces]
     return functools.reduce(jnp.add, mixed).astype(queries.dtype).transpose(0, 2, 1, 3, 4)
+
+
+def _product(spec, rows, cached, blocks):
+    """The product of each row with its own sequence, or with its block's."""
+    if blocks is None:
+        return wide_product(spec, rows, cached)
+    # Slots take the place of the tokens of a call: [Q, K, W, G, ...].
+    out = wide_product(spec, rows[blocks.row, :, 0].swapaxes(1, 2), cached)
+    by_slot = out.swapaxes(1, 2).reshape(-1, *out.shape[1:2], *out.shape[3:])
+    return by_slot[blocks.slot][:, :, None]
 
 
 def _lowest(dtype):

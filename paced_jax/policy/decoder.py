@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from paced_jax.policy.attention import Context, KeyValues, attend, causal, wide_product
+from paced_jax.policy.attention import Blocks, Context, KeyValues, attend, causal, wide_product
 from paced_jax.policy.block import Block, norm
 from paced_jax.policy.config import DecoderConfig
 
@@ -79,12 +79,12 @@ class Decoder(nnx.Module):
         x, extra = jax.lax.scan(body, x, (stacked, caches))
         return self.norm(x), extra
 
-    def _attend(self, queries, parts):
+    def _attend(self, queries, parts, blocks=None):
         """`attend` from [B, S, N, H] to [B, S, N * H]."""
         batch, length, heads, size = queries.shape
         kv_heads = self.config.num_kv_heads
         grouped = queries.reshape(batch, length, kv_heads, heads // kv_heads, size)
-        return attend(grouped, parts).reshape(batch, length, heads * size)
+        return attend(grouped, parts, blocks).reshape(batch, length, heads * size)
 
     def states(
         self,
@@ -129,6 +129,7 @@ class Decoder(nnx.Module):
         positions: Int[Array, " B"],
         caches: Sequence[Sequence[KeyValues]],
         masks: Sequence[Bool[Array, "B _"]],
+        blocks: Blocks,
     ) -> tuple[Float[Array, "B D"], list[KeyValues]]:
         """As `states` for one token a sequence, with the layers unrolled.
 
@@ -139,8 +140,10 @@ class Decoder(nnx.Module):
             layers: from `unstack`, outside the loop.
             tokens: [B], in 0..V-1.
             positions: [B].
-            caches: for each layer its caches of earlier tokens, without the layer axis.
+            caches: for each layer its caches of earlier tokens, without the layer axis. The first
+                has a sequence a block.
             masks: for each of these caches [B, C], which tokens exist.
+            blocks: how sequences read the first cache.
 
         Returns:
             (states [B, D], the `KeyValues` of these tokens for each layer).
@@ -149,7 +152,7 @@ class Decoder(nnx.Module):
 
         def mix(queries, keys, values, cache):
             own = KeyValues(keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3))
-            return self._attend(queries, [*zip([*cache, own], seen, strict=True)]), own
+            return self._attend(queries, [*zip([*cache, own], seen, strict=True)], blocks), own
 
         x, cos, sin = self.embed(tokens[:, None], positions[:, None])
         new = []

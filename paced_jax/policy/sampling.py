@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from paced_jax.policy.attention import KeyValues
+from paced_jax.policy.attention import KeyValues, lay_out
 from paced_jax.policy.decoder import Decoder, GraphDef, Params
 from paced_jax.policy.forward import prefill
 
@@ -129,9 +129,10 @@ def sample(
 
     prompts = prefill(decoder, prompt_tokens, prompt_mask)
     layers, each = decoder.unstack(), range(config.num_layers)
-    # Broadcast once; from here on the prompt's cache is only read.
+    # Laid out once; from here on the prompts' cache is only read.
+    blocks = lay_out(group, prompt_tokens.shape[0])
     keys, values = prompts.context.cache
-    shared = [KeyValues(keys[i, group], values[i, group]) for i in each]
+    shared = [KeyValues(keys[i, blocks.owner], values[i, blocks.owner]) for i in each]
     shared_mask, lengths = prompt_mask[group], prompts.lengths[group]
     heads, dtype = (rows, config.num_kv_heads), jnp.dtype(config.dtype)
     empty = [
@@ -162,6 +163,7 @@ def sample(
             lengths + at,
             [*zip(shared, loop.caches, strict=True)],
             (shared_mask, earlier),
+            blocks,
         )
         # One small write into each buffer: the loop updates in place.
         caches = [

@@ -14,6 +14,7 @@ from scipy import stats
 
 from paced_jax.policy import decoder as decoder_module
 from paced_jax.policy.attention import Context, KeyValues
+from paced_jax.policy.attention import lay_out
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.forward import logits, positions_of, prefill, sequence_log_probs
 from paced_jax.policy.sampling import sample
@@ -294,3 +295,20 @@ def test_impossible_options_are_refused_by_name(policy, bad):
     options: dict[str, Any] = dict(max_tokens=2, eos_id=EOS) | bad
     with pytest.raises(ValueError, match=next(iter(bad))):
         sample(policy[0], policy[1], PROMPT, MASK, GROUP, jax.random.key(0), **options)
+
+
+def test_blocks_hold_every_row_once_beside_its_own_prompt():
+    rng = np.random.default_rng(0)
+    uneven = [
+        np.repeat(np.arange(3), 4),
+        np.array([2, 0, 2, 2, 2, 1, 2, 2, 2, 2]),
+        np.zeros(7, int),
+        rng.integers(0, 5, 33),
+        np.array([4, 0]),
+    ]
+    for group in uneven:
+        blocks = lay_out(jnp.asarray(group, jnp.int32), 5)
+        slot = np.asarray(blocks.slot)
+        assert len(set(slot.tolist())) == len(group)
+        np.testing.assert_array_equal(blocks.row.reshape(-1)[slot], np.arange(len(group)))
+        np.testing.assert_array_equal(np.repeat(blocks.owner, blocks.row.shape[1])[slot], group)
