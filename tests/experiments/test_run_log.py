@@ -10,23 +10,25 @@ import pytest
 from experiments import run_folder
 from experiments.run_identity import Watch
 from experiments.run_log import GROUP_ARRAYS, RunLog, read_groups
+from paced_jax import run_metrics
 from paced_jax.metrics import read_json_lines
 
 WATCH = Watch(eval_every=4, checkpoint_every=2, tensorboard=False)
 M = 3
 
 
-class Tally:
-    """Figures that are easy to check: the iteration, and how often a prompt was met."""
+class Tally(run_metrics.Tally):
+    """Figures that are easy to check, and what it was told of earlier parts."""
 
     def __init__(self):
-        self.resumed = None
+        super().__init__(8)
+        self.resumed: list[tuple[np.ndarray, dict]] = []
 
     def resume(self, prompt_ids, line):
-        self.resumed = (prompt_ids, line)
+        self.resumed.append((prompt_ids, line))
 
-    def figures(self, records):
-        return [(int(i), {"rollouts": 10.0 * (i + 1)}) for i in records.iteration[records.live]]
+    def figures(self, record):
+        return [(int(i), {"rollouts": 10.0 * (i + 1)}) for i in record.iteration[record.live]]
 
 
 def records(first, last, live=None):
@@ -63,7 +65,7 @@ def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
     tally = Tally()
     with RunLog(tmp_path, WATCH, tally, resume_at=4) as log:
         assert iterations_of(tmp_path) == [0, 1, 2, 3]
-        ids, line = tally.resumed
+        ((ids, line),) = tally.resumed
         assert ids.shape == (4, M) and line["rollouts"] == 40.0
         log.chunk(records(4, 6), {"iteration_seconds": 2.0})
         log.chunk(records(6, 8), {"iteration_seconds": 2.0})
@@ -102,7 +104,7 @@ def test_starting_again_drops_everything(tmp_path):
     tally = Tally()
     with RunLog(tmp_path, WATCH, tally, resume_at=0):
         pass
-    assert read_groups(tmp_path) == {} and tally.resumed is None
+    assert read_groups(tmp_path) == {} and tally.resumed == []
     assert read_json_lines(tmp_path / "evaluation" / "metrics.jsonl") == []
 
 
