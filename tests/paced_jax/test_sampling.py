@@ -13,8 +13,7 @@ from random_policy import random_policy
 from scipy import stats
 
 from paced_jax.policy import decoder as decoder_module
-from paced_jax.policy.attention import Context, KeyValues
-from paced_jax.policy.attention import lay_out
+from paced_jax.policy.attention import Context, KeyValues, lay_out
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.forward import logits, positions_of, prefill, sequence_log_probs
 from paced_jax.policy.sampling import sample
