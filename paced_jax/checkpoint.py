@@ -249,9 +249,7 @@ def load_arrays(folder: str | Path, iteration: int) -> dict[str, np.ndarray]:
         folder: of the checkpoints.
         iteration: which, see `steps_of`.
     """
-    options = ocp.CheckpointManagerOptions(
-        read_only=True, save_interval_steps=0, create=False
-    )
+    options = ocp.CheckpointManagerOptions(read_only=True, save_interval_steps=0, create=False)
     with ocp.CheckpointManager(
         Path(folder).absolute(), options=options, item_handlers=_handlers()
     ) as manager:
