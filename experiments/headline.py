@@ -32,26 +32,6 @@ from experiments import (
 )
 from experiments.headline_plan import Part, Plan, run_folder_of
 
-READING = """*What to make of the results of `tiny`, all of them chosen before they ran.*
-
-Scheduling finds informative groups, and most of that is no learning. PACED and DPS double their
-share, greedy FADE more than doubles it, and the first two end where uniform choice ends; FADE's
-greedy rule learns least, and its controls (shuffled loadings, K = 0) just as little, so it is the
-rule and not the filter: the most informative prompts are a few hundred that the policy has half
-learnt, nearly all from the hardest cells it can solve at all, and it is trained on them again and
-again. Under Thompson choice the same filter sees as many distinct prompts as uniform choice, moves
-to harder ones as the policy learns, and is the only schedule that comes near the oracle.
-
-The oracle itself, which knows the pass rate of every skill and length, gains little and needs about
-as large a share of the rollouts as the goal of this comparison (.6 of uniform's) allows: a setting
-in which easy lengths teach the hard ones leaves scheduling little to win. Trackers that count per
-prompt (MoPPS, MaPP, KGPS) meet most prompts once or twice in a run and know next to nothing of
-them. DAPO and LILO spend four to five generated groups on each they learn from, at equal rollouts a
-quarter or a fifth of the steps, and end a little behind; they need the larger steps, or the larger
-budgets, that their papers give them.
-"""
-"""What to make of the committed results, put before them in the report."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
@@ -241,7 +221,7 @@ def report(folder: Path, config: Config) -> dict[str, Any]:
         run_folder.print_table(f"{part}, seeds {list(seeds)}", *headline_report.bought(found))
     if not results:
         raise ValueError(f"out: no part in {folder} has a seed that all its methods have finished")
-    headline_report.write(folder, sections, READING)
+    run_folder.write_report(folder, "What scheduling buys", sections)
     run_folder.console.print(f"report: {folder / 'report.md'}")
     return run_folder.save_results(folder, config, results)
 

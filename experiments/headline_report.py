@@ -1,6 +1,5 @@
 """The report of the headline comparison."""
 
-from pathlib import Path
 from typing import Any
 
 from experiments import intervals, run_folder
@@ -175,8 +174,3 @@ def sections(
     ]
     parts += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in drawn]
     return parts
-
-
-def write(folder: Path, parts: list[str], reading: str) -> Path:
-    """Writes report.md."""
-    return run_folder.write_report(folder, "What scheduling buys", [reading, *parts])
