@@ -163,6 +163,7 @@ def fingerprint(**changes):
     return text, [np.asarray(x).tobytes() for x in jax.tree.leaves(run.setup)]
 
 
+@pytest.mark.slow  # builds a run for every option
 def test_every_option_has_an_effect():
     # Field report row 18: an option that is accepted and does nothing.
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
