@@ -3,10 +3,10 @@
     python -m experiments.kill_check
     python -m experiments.kill_check --kills 3 --schedulers paced --iterations 40
 
-The process is ended by SIGKILL, which it can neither see nor soften, at a random time after it has
-gone on: amid a step, a log line, an evaluation, a checkpoint. When it has been killed often enough
-it is left to finish, and must then be the same run: the last state bit for bit, every group, and
-every figure but those that measure time.
+The process is ended by SIGKILL, which it can neither see nor soften, a random number of iterations
+and a random moment after it has gone on: amid a step, a log line, an evaluation, a checkpoint. When
+it has been killed often enough it is left to finish, and must then be the same run: the last state
+bit for bit, every group, and every figure but those that measure time.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ class Config:
     """paced has V, its optimiser and replay in its state, fade a filter over all prompts."""
     iterations: int = 160
     """Of each run; a run that ends before it has been killed often enough is begun again."""
-    longest: float = 4.0
-    """Seconds after it has gone on at which a process is killed at the latest."""
+    longest: float = 1.0
+    """Seconds after the iteration it is to reach at which a process is killed at the latest."""
     seed: int = 0
     """Of the moments."""
     out: Path | None = None
@@ -107,13 +107,14 @@ def _lines(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def kill_once(trainer: Trainer, out: Path, delay: float) -> dict[str, Any] | None:
+def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str, Any] | None:
     """Starts or resumes a run and kills it some time after it has gone on.
 
     Args:
         trainer: starts it.
         out: its folder.
-        delay: seconds from its first new line to the kill.
+        ahead: new lines it writes first.
+        delay: seconds from then to the kill.
 
     Returns:
         Where it was killed; None if it had ended by itself.
@@ -128,7 +129,7 @@ def kill_once(trainer: Trainer, out: Path, delay: float) -> dict[str, Any] | Non
     while process.poll() is None:
         lines = _lines(out)
         opened = opened or lines == resume_at or before == resume_at
-        if opened and lines > resume_at:
+        if opened and lines >= resume_at + ahead:
             break
         time.sleep(0.02)
     try:
@@ -172,11 +173,13 @@ def main(config: Config) -> dict[str, Any]:
             reference = folder / f"{scheduler}_straight"
             trainer.finish(reference)
             share = len(range(number, config.kills, len(config.schedulers)))
+            spread = max(8, 2 * config.iterations // share)  # so that the kills span a run
             mine, attempt = 0, 0
             while mine < share:
                 victim = folder / f"{scheduler}_killed_{attempt}"
                 while mine < share:
-                    found = kill_once(trainer, victim, rng.uniform(0, config.longest))
+                    ahead = int(rng.integers(1, spread + 1))
+                    found = kill_once(trainer, victim, ahead, rng.uniform(0, config.longest))
                     if found is None:
                         break
                     mine += 1

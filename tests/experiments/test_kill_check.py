@@ -27,7 +27,7 @@ def test_a_check_of_nothing_is_refused(changes, message):
 @pytest.mark.slow
 def test_three_kills_leave_no_trace(tmp_path):
     config = kill_check.Config(
-        kills=3, schedulers=("paced",), iterations=40, longest=2.0, out=tmp_path
+        kills=3, schedulers=("paced",), iterations=40, longest=0.5, out=tmp_path
     )
     results = kill_check.main(config)
     assert len(results["kills"]) == 3
