@@ -219,8 +219,7 @@ def _run_one(
 
             def between(state: RunState, records) -> RunState:
                 spent = {"iteration_seconds": (time.perf_counter() - clock["began"]) / config.chunk}
-                log.chunk(records, spent | pieces)
-                pieces.clear()
+                log.chunk(records, spent, pieces)
                 done = int(state.iteration)
                 last = done >= config.iterations
                 if done % watch.eval_every == 0 or last:

@@ -62,15 +62,19 @@ class RunLog:
         self._lines.close()
         self._looks.close()
 
-    def chunk(self, records: Any, seconds: dict[str, float]) -> None:
+    def chunk(
+        self, records: Any, seconds: dict[str, float], pieces: dict[str, float] | None = None
+    ) -> None:
         """Writes the lines and groups of a chunk.
 
         Args:
             records: Records on the host, [C] first.
             seconds: figures of each of its lines; their names end in `_seconds`.
+            pieces: figures of the run's first line alone; likewise.
         """
         for iteration, figures in self._tally.figures(records):
-            self._lines.write(iteration, figures | seconds)
+            once = pieces or {} if iteration == 0 else {}
+            self._lines.write(iteration, figures | seconds | once)
         arrays = {
             name: np.asarray(getattr(_home(records, name), name))[records.live]
             for name in GROUP_ARRAYS

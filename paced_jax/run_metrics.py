@@ -23,7 +23,7 @@ class Tally:
         self.rollouts = 0
         self.tokens = 0
 
-    def resume(self, prompt_ids: np.ndarray, line: dict[str, float]) -> None:
+    def resume(self, prompt_ids: np.ndarray, line: dict[str, Any]) -> None:
         """Takes up the count of an earlier part of the run.
 
         Args:

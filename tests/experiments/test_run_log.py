@@ -57,7 +57,7 @@ def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
     with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
         log.look(0, {"pass_at_1": 0.0})
         for first in (0, 2, 4):
-            log.chunk(records(first, first + 2), {"iteration_seconds": 1.0})
+            log.chunk(records(first, first + 2), {"iteration_seconds": 1.0}, {"learn_seconds": 9.0})
         log.look(4, {"pass_at_1": 0.4})
         log.look(6, {"pass_at_1": 0.6})
     assert iterations_of(tmp_path) == [0, 1, 2, 3, 4, 5]
@@ -74,6 +74,7 @@ def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
     lines = read_json_lines(tmp_path / "metrics.jsonl")
     assert [line["iteration"] for line in lines] == list(range(8))
     assert [line["iteration_seconds"] for line in lines] == [1.0] * 4 + [2.0] * 4
+    assert [line.get("learn_seconds") for line in lines] == [9.0] + [None] * 7
     # The look at 4 was due and stays; the one at 6 was made after the checkpoint.
     looks = read_json_lines(tmp_path / "evaluation" / "metrics.jsonl")
     assert [look["iteration"] for look in looks] == [0, 4]
