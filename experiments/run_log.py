@@ -42,6 +42,8 @@ class RunLog:
     def __init__(self, folder: Path, watch: Watch, tally: run_metrics.Tally, *, resume_at: int):
         self.folder, self._tally = folder, tally
         lines, earlier = _before(folder, resume_at)
+        if lines:
+            tally.resume(earlier["prompt_ids"], lines[-1])
         _set_groups(folder, earlier)
         (folder / "summary.json").unlink(missing_ok=True)
         self._lines = metrics.open_writers(
@@ -52,8 +54,6 @@ class RunLog:
         self._looks = metrics.open_writers(
             folder / "evaluation", tensorboard=watch.tensorboard, resume_at=resume_at + due
         )
-        if lines:
-            tally.resume(earlier["prompt_ids"], lines[-1])
 
     def __enter__(self) -> "RunLog":
         return self

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.benchmarks.memory import peak_bytes
 from experiments.benchmarks.timing import interleave, summary
 from fade_jax import ability_difficulty, driver, faults, hyperparameters, sharded_pool
 from fade_jax.hyperparameters import Hyperparameters
@@ -234,7 +234,7 @@ def measure(job: Job) -> dict[str, Any]:
         memory = program.memory_analysis()
         assert memory is not None, "this backend does not tell"
         found[f"{name}_temporary_bytes"] = memory.temp_size_in_bytes
-    found["peak_resident_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found["peak_resident_bytes"] = peak_bytes()
     return found
 
 

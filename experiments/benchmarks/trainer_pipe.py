@@ -7,7 +7,6 @@ the action returned.
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -15,12 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmarks.memory import peak_bytes
+
 ROOT = Path(__file__).parents[2]
-
-
-def peak_bytes() -> int:
-    """Largest resident memory of this process so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def serve(
