@@ -176,7 +176,7 @@ def write(folder: Path, results: dict[str, Any]) -> Path:
         HOW,
         "## Peak resident memory, MiB",
         markdown_table(MEMORY_HEADER, memory_rows(results)),
-        "Of the whole process (its high-water mark), so libraries and compilers count: once imported, "
+        "High-water mark of the whole process, so libraries and compilers count: once imported, "
         "after the first plain sampling, after the first plain step; rise over imported libraries.",
     ]
     quick = " (quick)" if results["config"]["quick"] else ""
