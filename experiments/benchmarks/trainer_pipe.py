@@ -77,7 +77,11 @@ class Contender:
                 stderr=log,
                 text=True,
             )
-        ready = self._read()
+        try:
+            ready = self._read()
+        except BaseException:
+            self.__exit__()
+            raise
         self.actions: list[str] = ready["actions"]
         self.about: dict[str, Any] = ready["about"]
         self.imported_bytes: int = ready["imported_bytes"]
@@ -101,10 +105,11 @@ class Contender:
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._process.stdout:
+            self._process.stdin.close()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
