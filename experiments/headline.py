@@ -30,7 +30,9 @@ from experiments import (
     run_folder,
     run_identity,
 )
-from experiments.headline_plan import Part, Plan, run_folder_of
+from experiments.headline_plan import Part, Plan
+from experiments.run_identity import seed_folder
+from experiments.run_log import count_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class Config:
     report_only: bool = False
     """Run nothing; write the report of what is finished."""
     quick: bool = False
-    """Four methods, two seeds, 20 iterations, to see everything work."""
+    """Three methods, two seeds, 20 iterations, to see everything work."""
 
     def __post_init__(self) -> None:
         """Refuses an empty comparison, naming the field."""
@@ -88,7 +90,7 @@ def choose_rates(folder: Path, plan: Plan) -> dict[str, Any]:
     ends: dict[str, dict[float, Any]] = {}
     for name, config in plan.methods.items():
         summaries = [
-            run_folder.read_json(run_folder_of(folder, name, seed) / "summary.json")
+            run_folder.read_json(seed_folder(folder, name, seed) / "summary.json")
             for seed in plan.seeds
         ]
         found = intervals.of([s["validation"][-1]["pass_at_1"] for s in summaries])
@@ -151,13 +153,11 @@ def run_jobs(folder: Path, plan: Plan, workers: int) -> None:
 
 def _iterations_done(folder: Path, plan: Plan) -> int:
     """Lines in the logs of all runs."""
-    count = 0
-    for method in plan.methods:
-        for seed in plan.seeds:
-            path = run_folder_of(folder, method, seed) / "metrics.jsonl"
-            if path.exists():
-                count += path.read_bytes().count(b"\n")
-    return count
+    return sum(
+        count_lines(seed_folder(folder, method, seed))
+        for method in plan.methods
+        for seed in plan.seeds
+    )
 
 
 def main(config: Config) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def main(config: Config) -> dict[str, Any]:
     for part in () if config.report_only else config.parts:
         plan = plan_of(folder, config, part)
         runs = [
-            (plan.config(method, seed), run_folder_of(folder / part, method, seed))
+            (plan.config(method, seed), seed_folder(folder / part, method, seed))
             for method in plan.methods
             for seed in plan.seeds
         ]

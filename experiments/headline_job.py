@@ -32,11 +32,11 @@ def main(job: Job) -> None:
     """Runs what is not finished yet."""
     if job.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {job.core})  # before XLA counts its threads
-    from experiments import headline_plan, live_run
+    from experiments import headline_plan, live_run, run_identity
 
     plan = headline_plan.load(job.folder)
     configs = [plan.config(job.method, seed) for seed in job.seeds]
-    folders = [headline_plan.run_folder_of(job.folder, job.method, seed) for seed in job.seeds]
+    folders = [run_identity.seed_folder(job.folder, job.method, seed) for seed in job.seeds]
     bench = live_run.open_bench(configs[0], plan.watch)
     live_run.execute(bench, job.method, configs, folders, lambda what, done: None)
 

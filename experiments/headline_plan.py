@@ -1,10 +1,10 @@
 """What the headline comparison runs: four parts, each with its setting, methods and watch."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from experiments import run_folder
 from experiments.run_identity import Watch
 from experiments.settings import BASE, METHODS, TINY
 from paced_jax.training import TrainConfig
@@ -134,17 +134,12 @@ def make(
 def save(folder: Path, plan: Plan) -> None:
     """Writes plan.json, which the processes of the part read."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "plan.json").write_text(json.dumps(dataclasses.asdict(plan), indent=1) + "\n")
+    run_folder.write_json(folder / "plan.json", dataclasses.asdict(plan))
 
 
 def load(folder: Path) -> Plan:
     """Reads what `save` wrote."""
-    content = json.loads((folder / "plan.json").read_text())
+    content = run_folder.read_json(folder / "plan.json")
     methods = {name: TrainConfig(**config) for name, config in content["methods"].items()}
     watch = Watch(**content["watch"])
     return Plan(content["part"], methods, tuple(content["seeds"]), watch)
-
-
-def run_folder_of(folder: Path, method: str, seed: int) -> Path:
-    """Folder of one run of a part."""
-    return folder / "runs" / method / f"seed_{seed}"

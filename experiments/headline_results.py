@@ -7,8 +7,9 @@ import numpy as np
 
 from experiments import curves, intervals
 from experiments.curves import Cost, Logs
-from experiments.headline_plan import Plan, run_folder_of
+from experiments.headline_plan import Plan
 from experiments.run_folder import read_json
+from experiments.run_identity import seed_folder
 from fade_jax import presets
 from paced_jax.training import TrainConfig
 
@@ -32,16 +33,14 @@ def finished_seeds(folder: Path, plan: Plan) -> tuple[int, ...]:
     return tuple(
         seed
         for seed in plan.seeds
-        if all(
-            (run_folder_of(folder, name, seed) / "summary.json").exists() for name in plan.methods
-        )
+        if all((seed_folder(folder, name, seed) / "summary.json").exists() for name in plan.methods)
     )
 
 
 def read(folder: Path, plan: Plan, seeds: tuple[int, ...]) -> dict[str, list[Logs]]:
     """Logs of every method and seed."""
     return {
-        name: [curves.read_run(run_folder_of(folder, name, seed)) for seed in seeds]
+        name: [curves.read_run(seed_folder(folder, name, seed)) for seed in seeds]
         for name in plan.methods
     }
 

@@ -23,6 +23,7 @@ import tyro
 
 from experiments import run_folder
 from experiments.run_equality import differences
+from experiments.run_log import count_lines
 from paced_jax.checkpoint import steps_of
 from paced_jax.schedulers import SchedulerName
 
@@ -102,11 +103,6 @@ class Trainer:
             raise RuntimeError(f"the run in {out} failed, see {self._folder / out.name}.log")
 
 
-def _lines(out: Path) -> int:
-    path = out / "run" / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
 def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str, Any] | None:
     """Starts or resumes a run and kills it some time after it has gone on.
 
@@ -123,11 +119,11 @@ def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str
         RuntimeError: it failed.
     """
     process, opened = trainer.start(out), False
-    before, kept = _lines(out), steps_of(out / "run" / "checkpoints")
+    before, kept = count_lines(out / "run"), steps_of(out / "run" / "checkpoints")
     resume_at = kept[-1] if kept else 0
     # A resumed run first cuts its log to the checkpoint; from then on a longer log is progress.
     while process.poll() is None:
-        lines = _lines(out)
+        lines = count_lines(out / "run")
         opened = opened or lines == resume_at or before == resume_at
         if opened and lines >= resume_at + ahead:
             break
@@ -140,7 +136,7 @@ def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str
         checkpoints = out / "run" / "checkpoints"
         return {
             "resumed_at": resume_at,
-            "killed_after": _lines(out),
+            "killed_after": count_lines(out / "run"),
             "last_checkpoint": (steps_of(checkpoints) or [0])[-1],
             "amid_a_checkpoint": any("tmp" in path.name for path in checkpoints.glob("*")),
         }

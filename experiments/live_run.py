@@ -109,7 +109,7 @@ def execute(
         if done.exists() and not longer:
             check_same(folder, config, bench.watch)
             advance(f"{label}, seed {config.seed}: done before", config.iterations)
-            summaries.append(json.loads(done.read_text()))
+            summaries.append(run_folder.read_json(done))
             continue
         check_resumable(folder, config, bench.watch)
         run = prepare(config, bench.ground)

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments import figures
+from experiments.run_identity import seed_folder
 from fade_jax import calibration
 from paced_jax.tasks.skill_pool import SkillPool
 from paced_jax.tasks.tokens import SKILLS
@@ -28,8 +29,7 @@ def draw(folder: Path, runs: Runs, pool: SkillPool) -> list[tuple[Path, str]]:
     figures.style()
     groups = {
         name: [
-            dict(np.load(folder / "runs" / name / f"seed_{s['seed']}" / "groups.npz"))
-            for s in summaries
+            dict(np.load(seed_folder(folder, name, s["seed"]) / "groups.npz")) for s in summaries
         ]
         for name, summaries in runs.items()
     }

@@ -113,6 +113,11 @@ def _compare(folder: Path, identity: dict[str, Any], free: tuple[str, ...]) -> N
         raise ValueError(f"{folder} holds a run of another {part}{detail}; take another --out")
 
 
+def seed_folder(folder: Path, method: str, seed: int) -> Path:
+    """Folder of one run of a comparison."""
+    return folder / "runs" / method / f"seed_{seed}"
+
+
 def runs_of(
     folder: Path, setting: TrainConfig, methods: dict[str, dict[str, Any]], seeds: tuple[int, ...]
 ) -> dict[str, list[tuple[TrainConfig, Path]]]:
@@ -128,7 +133,7 @@ def runs_of(
         name: [
             (
                 dataclasses.replace(setting, seed=seed, **changes),
-                folder / "runs" / name / f"seed_{seed}",
+                seed_folder(folder, name, seed),
             )
             for seed in seeds
         ]

@@ -26,6 +26,12 @@ GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative",
 """Of every slot [iterations, M]; groups.npz also has `stepped` [iterations], whether it learnt."""
 
 
+def count_lines(folder: Path) -> int:
+    """Iterations a run has logged so far, whoever is writing."""
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 class RunLog:
     """The log of one run, opened where the run goes on; a context manager.
 

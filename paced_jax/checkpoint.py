@@ -57,6 +57,10 @@ def steps_of(folder: str | Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
+def _handlers() -> dict[str, Any]:
+    return {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
+
+
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
@@ -127,8 +131,9 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self._about = about
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
-        handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        self._manager = ocp.CheckpointManager(
+            self.folder, options=options, item_handlers=_handlers()
+        )
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -260,7 +265,3 @@ def load_arrays(folder: str | Path, iteration: int) -> dict[str, np.ndarray]:
         }
         read = ocp.args.Composite(state=ocp.args.StandardRestore(target))
         return {k: np.asarray(v) for k, v in manager.restore(iteration, args=read)["state"].items()}
-
-
-def _handlers() -> dict[str, Any]:
-    return {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}

@@ -9,7 +9,8 @@ import pytest
 
 from experiments import headline, headline_plan, headline_report, headline_results
 from experiments.curves import Logs
-from experiments.headline_plan import BASE_METHODS, TINY_METHODS, run_folder_of
+from experiments.headline_plan import BASE_METHODS, TINY_METHODS
+from experiments.run_identity import seed_folder
 from experiments.settings import METHODS
 from paced_jax.metrics import read_json_lines
 from paced_jax.training import TrainConfig
@@ -64,7 +65,7 @@ def test_a_plan_survives_its_file(tmp_path):
 
 def logs(tmp_path, name, seed, curve, *, informative=0.5, config=None):
     """A run of two iterations with three evaluations."""
-    folder = run_folder_of(tmp_path, name, seed)
+    folder = seed_folder(tmp_path, name, seed)
     folder.mkdir(parents=True)
     names = (
         *("informative_predicted", "informative_brier", "informative_ece"),
@@ -160,7 +161,7 @@ def test_the_rate_of_the_best_mean_end_is_chosen(tmp_path):
     plan = headline_plan.make("tiny_rates", rates={}, seeds=(0,), methods=("uniform",))
     for name, ends in zip(plan.methods, ((0.5, 0.4), (0.5, 0.5), (0.6, 0.3)), strict=True):
         for seed, end in zip(plan.seeds, ends, strict=True):
-            folder = run_folder_of(tmp_path, name, seed)
+            folder = seed_folder(tmp_path, name, seed)
             folder.mkdir(parents=True)
             curve = [{"pass_at_1": 0.9}, {"pass_at_1": end}]
             (folder / "summary.json").write_text(json.dumps({"validation": curve}))
@@ -206,7 +207,7 @@ def test_processes_run_a_part_and_its_report(tmp_path):
     assert columns["paced"]["rollouts"]["values"] == [2560.0, 2560.0]
     for name in ("uniform", "paced"):
         for seed in (0, 1):
-            folder = run_folder_of(tmp_path / "tiny", name, seed)
+            folder = seed_folder(tmp_path / "tiny", name, seed)
             assert len(read_json_lines(folder / "metrics.jsonl")) == 10
             with np.load(folder / "groups.npz") as groups:
                 assert groups["prompt_ids"].shape == (10, 32)
