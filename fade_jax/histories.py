@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int32, Shaped
 
 from fade_jax.pool import content_key
+from fade_jax.prompt_rows import prompt_text, read_field, read_rows
 
 _COLUMNS = ("step", "prompt_id", "successes", "trials", "policy_step")
 
@@ -170,18 +171,14 @@ def load_prompt_texts(path: str | os.PathLike[str]) -> dict[int, str]:
         The user's messages of each prompt, by index.
 
     Raises:
-        ValueError: where one index names several rows.
+        ValueError: where one index names several rows; for a prompt that is malformed.
     """
-    import pyarrow.parquet as parquet
-
     texts: dict[int, str] = {}
-    table = parquet.read_table(path, columns=["prompt", "extra_info"])
-    for row, record in enumerate(table.to_pylist()):
-        index = (record["extra_info"] or {}).get("index")
+    for number, row in enumerate(read_rows(path, ["prompt", "extra_info"])):
+        index = (row.record["extra_info"] or {}).get("index")
         if index is None or index in texts:
-            raise ValueError(f"extra_info.index: {index!r} at row {row} identifies no prompt")
-        messages = [each["content"] for each in record["prompt"] if each["role"] == "user"]
-        texts[int(index)] = "\n".join(messages)
+            raise ValueError(f"extra_info.index: {index!r} at row {number} identifies no prompt")
+        texts[int(index)] = read_field(row, "prompt", prompt_text)[0]
     return texts
 
 

@@ -82,7 +82,7 @@ def build_pool(
 
     Args:
         texts: [rows] prompts, not empty.
-        answers: [rows] ground truths.
+        answers: [rows] ground truths; those of one prompt are equal but for white space.
         sources: [rows] integers; 0 by default. A merged prompt keeps its first row's.
         index: [rows] the data set's own ids. Only checked: prompts are known by their content.
         fractions: shares of train, validation and test; they sum to 1.
@@ -99,16 +99,18 @@ def build_pool(
     for name, column in (("answers", answers), ("sources", sources), ("index", index)):
         if column is not None and len(column) != len(texts):
             raise ValueError(f"{name}: {len(column)} values for {len(texts)} texts")
+    known: dict[str, int] = {}  # as given; published files repeat a prompt up to a hundred times
     firsts: dict[str, int] = {}
     row_to_prompt = np.zeros(len(texts), np.int32)
     first_rows: list[int] = []
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"texts: row {row} is {text!r}, not a prompt")
-        content = normalise_text(text)
-        row_to_prompt[row] = firsts.setdefault(content, len(firsts))
-        if len(firsts) > len(first_rows):
-            first_rows.append(row)
+        if text not in known:
+            known[text] = firsts.setdefault(normalise_text(text), len(firsts))
+            if len(firsts) > len(first_rows):
+                first_rows.append(row)
+        row_to_prompt[row] = known[text]
     if answers is not None:
         _check_answers(answers, texts, row_to_prompt, first_rows)
     if index is not None:
@@ -127,6 +129,19 @@ def build_pool(
     return pool, row_to_prompt
 
 
+def duplicate_rows(row_to_prompt: Int32[np.ndarray, " rows"]) -> dict[int, list[int]]:
+    """The rows of every prompt that has several: {prompt id: rows}, both ascending.
+
+    >>> duplicate_rows(np.array([0, 1, 0, 2, 0], np.int32))
+    {0: [0, 2, 4]}
+    """
+    order = np.argsort(row_to_prompt, kind="stable")
+    ids, starts, counts = np.unique(row_to_prompt[order], return_index=True, return_counts=True)
+    several = counts > 1
+    places = zip(ids[several], starts[several], counts[several], strict=True)
+    return {int(i): order[start : start + count].tolist() for i, start, count in places}
+
+
 def _split(digest: bytes, fractions: tuple[float, float, float]) -> str:
     # Bytes that the key does not show, so a split is no range of keys.
     uniform = int.from_bytes(digest[16:23], "big") / 2**56
@@ -142,14 +157,19 @@ def _check_answers(
     row_to_prompt: np.ndarray,
     first_rows: list[int],
 ) -> None:
+    conflicts: dict[int, tuple[int, int]] = {}
     for row, prompt_id in enumerate(row_to_prompt.tolist()):
         first = first_rows[prompt_id]
         old, new = str(answers[first]), str(answers[row])
-        if old != new:
-            raise ValueError(
-                f"answers: rows {first} and {row} are one prompt (id {prompt_id}, "
-                f"{texts[row][:60]!r}) with two answers, {old!r} and {new!r}"
-            )
+        if old != new and old.split() != new.split():
+            conflicts.setdefault(prompt_id, (first, row))
+    if conflicts:
+        prompt_id, (first, row) = next(iter(conflicts.items()))
+        raise ValueError(
+            f"answers: rows {first} and {row} are one prompt (id {prompt_id}, "
+            f"{texts[row][:60]!r}) with two answers, {str(answers[first])!r} and "
+            f"{str(answers[row])!r} ({len(conflicts)} such prompts)"
+        )
 
 
 def _check_index(index: list[Any], row_to_prompt: np.ndarray) -> None:
