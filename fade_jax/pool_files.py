@@ -43,11 +43,11 @@ def load_pool(
 ) -> LoadedPool:
     """Reads prompts and merges rows of equal content, as `pool.build_pool` does.
 
-    Fields are named by column, nested ones by a dotted path: verl's files need
-    `load_pool(path, prompt="prompt", answer="reward_model.ground_truth", index="extra_info.index")`.
-    Two rows are one prompt if their texts are equal after `pool.normalise_text`; the answers of one
-    prompt must then be equal but for white space (`1/2` and `0.5` are two answers). The keys, ids
-    and fingerprint of the pool depend on the rows and their order, not on the kind of file.
+    Fields are named by column, nested ones by a dotted path; verl's files need
+    `answer="reward_model.ground_truth"`, and `index="extra_info.index"` if ids matter. Two rows are
+    one prompt if their texts are equal after `pool.normalise_text`; the answers of one prompt must
+    then be equal but for white space (`1/2` and `0.5` are two answers). Keys, ids and fingerprint of
+    the pool depend on the rows and their order, not on the kind of file.
 
     Args:
         path: as `prompt_rows.read_rows`.
@@ -58,8 +58,8 @@ def load_pool(
         source: column of the sources, strings or numbers; one source if not given.
         index: column of the data set's own ids, checked and mapped; prompts are known by content.
         split: of the data set on disk, for folders that hold several.
-        fractions: shares of train, validation and test in the pool, by content; (1.0, 0.0, 0.0) trains on
-            every prompt.
+        fractions: shares of train, validation and test in the pool, by content; (1.0, 0.0, 0.0)
+            trains on every prompt.
 
     Returns:
         The pool and its maps.

@@ -141,7 +141,7 @@ def test_chats(tmp_path):
     assert prompt_text([*CHAT, CHAT[1]]) == ("1 + 1\n1 + 1", "be brief")
     columns = {"role": ["system", "user"], "content": ["be brief", "1 + 1"]}
     assert prompt_text(columns) == prompt_text(CHAT)
-    rows = [{"prompt": CHAT, "answer": 2}, {"prompt": CHAT[:1] + [{**CHAT[1], "content": "2"}]}]
+    rows = [{"prompt": CHAT, "answer": 2}, {"prompt": [*CHAT[:1], {**CHAT[1], "content": "2"}]}]
     rows[1]["answer"] = 27
     for path in every_format(tmp_path, rows):
         loaded = load_pool(path)
@@ -209,7 +209,7 @@ def test_answers_as_strings():
         (
             '{"prompt": "a", "answer": "b"}',
             {"fractions": (1.0, 1.0, 1.0)},
-            "jsonl: fractions: .* shares",
+            "jsonl: fractions: ",
         ),
     ],
 )
@@ -230,11 +230,13 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_columns_of_other_formats_are_named_too(tmp_path):
     rows = [{**row, "answer": None if i == 3 else row["answer"]} for i, row in enumerate(ROWS)]
     *_, shards, saved, _ = every_format(tmp_path, rows)
-    with pytest.raises(ValueError, match="rows.parquet: no column 'truth.x'; columns: prompt, ans"):
+    with pytest.raises(
+        ValueError, match=r"rows.parquet: no column 'truth.x'; columns: prompt, ans"
+    ):
         load_pool(tmp_path / "rows.parquet", answer="truth.x")
-    with pytest.raises(ValueError, match="rows.parquet, row 0: no field 'about.id'"):
+    with pytest.raises(ValueError, match=r"rows.parquet, row 0: no field 'about.id'"):
         load_pool(tmp_path / "rows.parquet", index="about.id")
-    with pytest.raises(ValueError, match="train-00001-of-00002.parquet, row 2: answer is null"):
+    with pytest.raises(ValueError, match=r"train-00001-of-00002.parquet, row 2: answer is null"):
         load_pool(shards)
     with pytest.raises(ValueError, match=r"data-00001-of-00002.arrow, row 1: answer is null"):
         load_pool(saved)
@@ -292,7 +294,7 @@ def test_splits_on_disk(tmp_path):
 def test_splits_are_never_mixed(tmp_path, train, test):
     write_parquet(tmp_path / "set" / train, ROWS[:2])
     write_parquet(tmp_path / "set" / test, ROWS[3:])
-    with pytest.raises(ValueError, match="split: set holds (train, test|test, train); choose one"):
+    with pytest.raises(ValueError, match=r"split: set holds (train, test|test, train); choose one"):
         load_pool(tmp_path / "set")
     assert len(load_pool(tmp_path / "set", split="train").row_to_prompt) == 2
     assert len(load_pool(tmp_path / "set", split="test").row_to_prompt) == 1
@@ -319,7 +321,7 @@ def test_paths_that_hold_no_data_set(tmp_path):
         with pytest.raises(ValueError, match=complaint):
             load_pool(tmp_path / path)
     (tmp_path / "saved" / "state.json").write_text("{")
-    with pytest.raises(ValueError, match="saved/state.json: "):
+    with pytest.raises(ValueError, match=r"saved/state.json: "):
         load_pool(tmp_path / "saved")
 
 
