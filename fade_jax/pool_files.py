@@ -46,8 +46,8 @@ def load_pool(
     Fields are named by column, nested ones by a dotted path; verl's files need
     `answer="reward_model.ground_truth"`, and `index="extra_info.index"` if ids matter. Two rows are
     one prompt if their texts are equal after `pool.normalise_text`; the answers of one prompt must
-    then be equal but for white space (`1/2` and `0.5` are two answers). Keys, ids and fingerprint of
-    the pool depend on the rows and their order, not on the kind of file.
+    then be equal but for white space (`1/2` and `0.5` are two answers). Keys, ids and fingerprint
+    of the pool depend on the rows and their order, not on the kind of file.
 
     Args:
         path: as `prompt_rows.read_rows`.

@@ -19,6 +19,7 @@ from paced_jax import (
     replay,
     run_metrics,
     schedulers,
+    scores,
     tasks,
     training,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "replay",
     "run_metrics",
     "schedulers",
+    "scores",
     "tasks",
     "training",
 ]
