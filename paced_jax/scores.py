@@ -33,8 +33,8 @@ class Score(NamedTuple):
 
 
 def score_table(
-    successes: Int[np.ndarray, " N"] | Sequence[int],
-    trials: int | Int[np.ndarray, " N"] | Sequence[int],
+    successes: ArrayLike,
+    trials: ArrayLike,
     ks: Sequence[int] = (2, 4, 8, 16, 32, 64),
     *,
     level: float = 0.95,
@@ -60,8 +60,8 @@ def score_table(
     Example:
         >>> for line in score_table([0, 3, 8, 8], 8, [4]):
         ...     print(line.score, *(round(number, 3) for number in line[1:4]))
-        avg@8 0.594 0.125 0.938
-        pass@4 0.732 0.182 0.971
+        avg@8 0.594 0.105 0.948
+        pass@4 0.732 0.156 0.976
     """
     right = np.asarray(successes)
     if right.ndim != 1 or right.size == 0 or right.dtype.kind not in "iu":
