@@ -225,7 +225,7 @@ def _split_of(file: Path) -> str:
 def _chosen(path: Path, splits: Sequence[str], split: str | None) -> str:
     if split is None and len(splits) == 1:
         return splits[0]
-    if split not in splits:
+    if split is None or split not in splits:
         wanted = "choose one" if split is None else f"not {split!r}"
         raise ValueError(f"split: {path.name} holds {', '.join(splits)}; {wanted}")
     return split

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, Num
+from jaxtyping import Num
+from numpy.typing import ArrayLike
 
 from paced_jax.evaluation import pass_at_k
 

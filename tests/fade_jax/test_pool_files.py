@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +27,7 @@ ROWS = [
     {"prompt": " 1  + 1 = ?", "answer": " 2 ", "from": "words", "about": {"index": 7}},
     {"prompt": "3 - 1 = ?", "answer": "2", "from": "differences", "about": {"index": 4}},
 ]
-NAMED = {"source": "from", "index": "about.index"}
+NAMED: dict[str, Any] = {"source": "from", "index": "about.index"}
 
 
 def write_lines(path, rows):
