@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Num
-from numpy.typing import ArrayLike
 
 from paced_jax.evaluation import pass_at_k
 
@@ -34,8 +33,8 @@ class Score(NamedTuple):
 
 
 def score_table(
-    successes: ArrayLike,
-    trials: ArrayLike,
+    successes: Sequence[int] | np.ndarray,
+    trials: int | Sequence[int] | np.ndarray,
     ks: Sequence[int] = (2, 4, 8, 16, 32, 64),
     *,
     level: float = 0.95,

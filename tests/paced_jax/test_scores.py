@@ -96,7 +96,7 @@ def test_trials_that_differ():
 )
 def test_refusals(successes, trials, message):
     with pytest.raises(ValueError, match=message):
-        score_table(successes, trials)
+        score_table(np.array(successes), trials)
     with pytest.raises(ValueError, match="level: 1"):
         wilson_interval(np.array([0.0, 1.0]), level=1.0)
     with pytest.raises(ValueError, match=r"values: needs .N. in 0..1"):
