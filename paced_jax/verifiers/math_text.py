@@ -88,11 +88,14 @@ def tidy(answer: str) -> str:
         if answer.startswith(opening) and answer.endswith(closing) and len(answer) > len(opening):
             answer = answer[len(opening) : -len(closing)].strip()
     answer = re.sub(r"(?<!\\)\$", "", answer)
-    answer = re.sub(r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr)(?![a-zA-Z])\.?", "", answer)
+    answer = re.sub(
+        r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr)(?![a-zA-Z])\.?", "", answer
+    )
     answer = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", answer)
     answer = answer.replace(r"\!", "").replace("{,}", ",").replace("−", "-").replace("~", " ")
     answer = re.sub(r"(?:\\[,;: ]|\\q?quad\b|\s)+", " ", answer).strip()
     answer = re.sub(r"(?<!\.)\.$", "", answer).strip()
+    answer = re.sub(r"(\d)[eE]([+-]?\d+)(?![\w}])", r"\1 \\times 10^{\2}", answer)
     # Thousands: groups of exactly three digits, no space after the comma.
     return re.sub(
         r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", lambda m: m[0].replace(",", ""), answer
@@ -135,7 +138,8 @@ def split_parts(answer: str) -> list[str]:
     signed = [(p.replace(r"\pm", "+"), p.replace(r"\pm", "-")) for p in parts]
     both = [
         [plus.removeprefix("+").strip(), re.sub(r"^-\s+", "-", minus)]
-        if part.count(r"\pm") == 1 else [part]
+        if part.count(r"\pm") == 1
+        else [part]
         for part, (plus, minus) in zip(parts, signed, strict=True)
     ]
     return [p for pair in both for p in pair]
@@ -172,7 +176,7 @@ def plain_to_latex(answer: str) -> str:
     known = {"sqrt", "exp", *_FUNCTIONS, *_CONSTANTS, *_GREEK}
     if "\\" in answer or "{" in answer or any(len(n) > 1 and n not in known for n in names):
         return answer
-    answer = answer.replace("**", "^")
+    answer = re.sub(r"(\d)\.(?!\d)", r"\1", answer.replace("**", "^"))
     answer = _call(_call(answer, "sqrt", r"\sqrt{"), "exp", "e^{")
     answer = _call(answer, r"\^", "^{")
     answer = re.sub(r"\^\s*(-?[A-Za-z]+|-?\d+(?:\.\d+)?)", r"^{\1}", answer)

@@ -25,7 +25,6 @@ same user outside the jail is not kept out of it, and neither is root.
 
 import dataclasses
 import json
-import math
 import os
 import platform
 import signal
@@ -47,7 +46,7 @@ class Limits:
     """What one program may use.
 
     Attributes:
-        cpu_seconds: processor time of each of its processes, rounded up to seconds.
+        cpu_seconds: processor time of each of its processes, whole seconds.
         wall_seconds: wall clock of the whole jail.
         memory_bytes: address space of each process.
         processes: processes and threads at once.
@@ -56,7 +55,7 @@ class Limits:
         files: how many files and folders it may make there.
     """
 
-    cpu_seconds: float = 4.0
+    cpu_seconds: int = 4
     wall_seconds: float = 12.0
     memory_bytes: int = 2**29
     processes: int = 8
@@ -132,7 +131,6 @@ def _launch(
         try:
             setup = {
                 **dataclasses.asdict(limits),
-                "cpu_seconds": math.ceil(limits.cpu_seconds),
                 "interpreter": interpreter,
                 "program": source.fileno(),
                 "status": theirs,

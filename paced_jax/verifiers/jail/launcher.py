@@ -167,8 +167,13 @@ def _become(steps: _Steps, setup: dict[str, Any], uid: int, gid: int) -> None:
         os.execve(
             python,
             [python, "-I", "-B", "-X", "utf8", root.PROGRAM],
-            {"HOME": root.SCRATCH, "TMPDIR": root.SCRATCH, "LANG": "C.UTF-8", "PATH": "/",
-             "LD_LIBRARY_PATH": setup["interpreter"]["library_path"]},
+            {
+                "HOME": root.SCRATCH,
+                "TMPDIR": root.SCRATCH,
+                "LANG": "C.UTF-8",
+                "PATH": "/",
+                "LD_LIBRARY_PATH": setup["interpreter"]["library_path"],
+            },
         )
     except Exception as error:
         steps.refuse(error)
