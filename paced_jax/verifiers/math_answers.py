@@ -8,11 +8,12 @@ r"""Final answers to mathematics problems, on math-verify, in worker processes.
 | leading zeros, decimals of a whole number | `4`, `27.0` | `\boxed{004}`, `\boxed{27}` | 1 |
 | plain-text mathematics | `\frac{\pi}{2}` | `pi/2` | 1 |
 | "find all": every answer, nothing else, any order | `1331 and 1728` | `1728` | 0 |
-| sets and lists are one; pairs and intervals keep their order and brackets | `\{1,2\}` | `2, 1` | 1 |
+| sets and lists are one; pairs and intervals keep order and brackets | `\{1,2\}` | `2, 1` | 1 |
 | `\pm` is two answers | `\pm 3` | `3, -3` | 1 |
 | thousands: groups of three digits, no space after the comma | `1,000` | `1000` | 1 |
 | a unit on one side only is ignored | `5.4 \text{ cents}` | `5.4` | 1 |
 | two units must be the same | `5 \text{ cm}` | `5 \text{ m}` | 0 |
+| so a letter after a plain number is a unit | `5m` | `5` | 1 |
 | percent: as a sign or as a hundredth | `50\%` | `50`, `0.5` | 1 |
 | but a plain number is not read as percent | `50` | `0.5` | 0 |
 | a name before the value | `3` | `x = 3` | 1 |
@@ -24,6 +25,8 @@ r"""Final answers to mathematics problems, on math-verify, in worker processes.
 The answer is text from a model and is never evaluated as Python (`sympy.parse_expr` would).
 """
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,10 +154,14 @@ def _parse(text: str) -> list[Any]:
     import math_verify
 
     latex = math_text.plain_to_latex(text)
-    config = [math_verify.LatexExtractionConfig(boxed_match_priority=-1)]
+    config = math_verify.LatexExtractionConfig(boxed_match_priority=-1)
+    if re.search(r"(?<![a-zA-Z\\])[a-z]$", latex):
+        # It would take a variable at the end, such as m or h, for a unit and drop it.
+        rules = dataclasses.replace(config.normalization_config, units=False)
+        config = dataclasses.replace(config, normalization_config=rules)
     return math_verify.parse(
         f"${latex}$",
-        config,
+        [config],
         fallback_mode="no_fallback",
         parsing_timeout=None,  # pyright: ignore[reportArgumentType]  # its own text says None
         raise_on_error=True,

@@ -26,7 +26,7 @@ _UNITS = {
     "litre": "l|lit(?:er|re)s?",
     "unit": "units?",
 }
-# One-letter units only inside \text or the like: a bare m, s, h, g or l is a variable.
+# Short units only inside \text or right after a number: elsewhere m, s, h, g, l are variables.
 _WRAPPED = r"\\(?:text|mathrm|textrm|rm|mbox)\s*\{{\s*(?:{0})\.?\s*\}}"
 _POWER = r"(?:\s*\^\s*\{?\s*(?P<power>[23])\s*\}?)?"
 
@@ -148,8 +148,8 @@ def split_parts(answer: str) -> list[str]:
 def split_unit(answer: str) -> tuple[str, str | None]:
     r"""Takes a unit off the end (or a dollar sign off the front).
 
-    >>> split_unit(r"5.4 \text{ cents}"), split_unit(r"336^\circ"), split_unit("12"), split_unit("m")
-    (('5.4', 'cent'), ('336', 'degree'), ('12', None), ('m', None))
+    >>> split_unit(r"5.4 \text{ cents}"), split_unit(r"336^\circ"), split_unit("12 m")
+    (('5.4', 'cent'), ('336', 'degree'), ('12', 'metre'))
     """
     if answer.startswith(r"\$"):
         return answer[2:].strip(), "dollar"
@@ -158,6 +158,10 @@ def split_unit(answer: str) -> tuple[str, str | None]:
         if match and match.start() > 0:
             power = match["power"]
             return answer[: match.start()].strip(), unit + (f"^{power}" if power else "")
+    number = re.fullmatch(r"(-?\d[\d.,/]*)\s*([a-zA-Z]{1,2})", answer)
+    for unit, names in _UNITS.items():
+        if number and number[2] in names.split("|"):
+            return number[1], unit
     return answer, None
 
 

@@ -8,7 +8,9 @@ caller's main module, JAX included, into every replacement.
 """
 
 import json
+import os
 import queue
+import signal
 import socket
 import subprocess
 import threading
@@ -62,7 +64,7 @@ class _Template:
         with theirs:
             try:
                 with self._lock:
-                    socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+                    socket.send_fds(self._control, [b"fork\n"], [theirs.fileno()])
                     pid = _receive(self._control, time.monotonic() + _START_SECONDS)["pid"]
             except BaseException:
                 ours.close()
@@ -71,12 +73,15 @@ class _Template:
 
     def kill(self, worker: _Worker) -> None:
         worker.work.close()
-        with self._lock:
-            try:
-                self._control.sendall(b"kill %d" % worker.pid)
-                _receive(self._control, time.monotonic() + _START_SECONDS)
-            except OSError:
-                pass  # the template is gone, and its workers with it
+        try:
+            # At once: the template may have to wait for a core that this very worker keeps busy.
+            # It alone reaps its workers, on the order that follows, so the id is still theirs.
+            if self.alive():
+                os.kill(worker.pid, signal.SIGKILL)
+            with self._lock:
+                self._control.sendall(b"kill %d\n" % worker.pid)
+        except OSError:
+            pass  # the template is gone, and its workers with it
 
     def close(self) -> None:
         self._control.close()

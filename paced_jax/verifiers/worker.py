@@ -29,18 +29,19 @@ def main(grader: str, descriptor: int, memory_bytes: int) -> None:
             return _say(control, {"error": f"{type(error).__name__}: {error}"})
         _say(control, {"error": None})
         children: set[int] = set()
+        unread = b""
         while True:
-            order, descriptors, *_ = socket.recv_fds(control, 64, 1)
-            if not order:
+            orders, descriptors, *_ = socket.recv_fds(control, 4096, 1)
+            if not orders:
                 break
-            word, _, number = order.decode().strip().partition(" ")
-            if word == "fork":
-                children.add(_fork(grade, descriptors[0], memory_bytes, control))
-                os.close(descriptors[0])
-            else:
-                # Killed and reaped here, where the id cannot have been given to another process.
-                _end(children, int(number))
-                _say(control, {"killed": int(number)})
+            *lines, unread = (unread + orders).split(b"\n")
+            for line in lines:
+                word, _, number = line.partition(b" ")
+                if word == b"fork":
+                    children.add(_fork(grade, descriptors[0], memory_bytes, control))
+                    os.close(descriptors[0])
+                else:
+                    _end(children, int(number))
         for child in list(children):
             _end(children, child)
 
@@ -54,6 +55,7 @@ def _load(grader: str) -> Callable:
 
 
 def _end(children: set[int], child: int) -> None:
+    """Kills a worker, unless the pool has, and reaps it; till then its id is nobody else's."""
     if child in children:
         children.remove(child)
         os.kill(child, signal.SIGKILL)

@@ -7,7 +7,7 @@ from paced_jax.verifiers.math_answers import load  # noqa: F401  (the pool calls
 
 
 def grade(response, gold):
-    for text in math_text.split_parts(math_text.tidy(math_text.find_answer(response))):
+    for text in math_text.split_parts(math_text.tidy(math_text.find_answer(response) or "")):
         number, _ = math_text.split_unit(text)
         value = math_answers._parse(number)  # pyright: ignore[reportPrivateUsage]
         if not value:

@@ -23,7 +23,7 @@ def grade(response, gold):
         case ["eat"]:
             hoard = []
             while True:
-                hoard.append(bytearray(10_000_000))
+                hoard.append(bytearray(100_000_000))
         case ["pid"]:
             return 1, str(os.getpid())
         case ["none"]:

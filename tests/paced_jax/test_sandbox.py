@@ -378,7 +378,7 @@ print(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0), 'end')
     with tempfile.TemporaryDirectory() as copy:
         os.chmod(copy, 0o755)
         shutil.copytree(ROOT / "paced_jax" / "verifiers", f"{copy}/verifiers")
-        words = diminished(become, code, copy, SYSTEM_PYTHON)
+        words = diminished(become, code, Path(copy), SYSTEM_PYTHON)
     if words.startswith("refused: sandbox: missing user namespace"):
         pytest.skip(words)
     lines = words.split()
