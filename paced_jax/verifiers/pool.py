@@ -47,6 +47,7 @@ class _Template:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt at the terminal is for the caller
             )
         try:
             error = _receive(self._control, time.monotonic() + _START_SECONDS)["error"]

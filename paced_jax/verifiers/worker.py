@@ -2,8 +2,8 @@
 
 Run by `pool` in a fresh interpreter. The template has one thread and never grades, so forking it is
 safe, and a replacement is ready in milliseconds, without importing the grader again. Messages are
-lines of JSON. A worker that loses its pool dies: its socket closes, and the kernel kills it with
-its template.
+lines of JSON. The template ends when its control socket closes, and the kernel ends the workers
+with it. (Not the template with its own parent: that signal comes when the parent's thread ends.)
 """
 
 import ctypes
@@ -22,7 +22,6 @@ _PR_SET_PDEATHSIG = 1
 def main(grader: str, descriptor: int, memory_bytes: int) -> None:
     """Serves fork and kill orders until the pool closes the control socket."""
     with socket.socket(fileno=descriptor) as control:
-        _die_with_parent()
         try:
             grade = _load(grader)
         except Exception as error:

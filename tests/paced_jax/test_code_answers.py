@@ -28,7 +28,6 @@ CASES = [
     (block("print(0)") + "\nBetter:\n" + block(READS + "print(a + b)"), SUMS, 1, "passed"),
     (block(READS + "print(a + b)") + "\nBetter:\n" + block("print(0)"), SUMS, 0, "failed"),
     (block("while True: pass"), SUMS, 0, "cpu"),
-    (block("import time; time.sleep(60)"), SUMS, -1, "timeout"),
     (block("x = bytearray(10**10)"), SUMS, 0, "failed"),
     (block(DEFINES + "a + b"), ADD, 1, "passed"),
     (block(DEFINES + "a - b"), ADD, 0, "failed"),
@@ -37,13 +36,14 @@ CASES = [
     (block("import sys; sys.exit(0)"), ADD, 0, "failed"),
     (block("import os; os._exit(0)"), ADD, 0, "failed"),
     (block("import os; print('passed'); os._exit(0)"), ADD, 0, "failed"),
+    (block(f"x = {'1' * 6_000_000!r}\n" + DEFINES + "a + b"), ADD, 1, "passed"),
     (block("open('/etc/passwd')\n" + DEFINES + "a + b"), ADD, 0, "failed"),
 ]
 
 
 def test_verdicts_on_programs():
     try:
-        verifier = CodeVerifier(workers=2, limits=Limits(cpu_seconds=3, wall_seconds=12.0))
+        verifier = CodeVerifier(workers=2, limits=Limits(cpu_seconds=1, wall_seconds=60.0))
     except SandboxError as refusal:
         pytest.skip(str(refusal))
     with verifier:
@@ -52,7 +52,16 @@ def test_verdicts_on_programs():
             verifier.verify([block("pass")], ["assert True"])
     rows = zip(CASES, got.verdict.tolist(), got.reason, strict=True)
     assert [(case[0], v, why) for case, v, why in rows if (v, why) != case[2:]] == []
-    assert why_none(got) == {"timeout": 1}
+
+
+def test_a_sleeper_is_none_and_not_wrong():
+    try:
+        verifier = CodeVerifier(workers=1, limits=Limits(wall_seconds=2.0))
+    except SandboxError as refusal:
+        pytest.skip(str(refusal))
+    with verifier:
+        got = verifier.verify([block("import time; time.sleep(600)")], [SUMS])
+    assert (got.verdict.tolist(), why_none(got)) == ([-1], {"timeout": 1})
 
 
 def test_the_last_block_that_closes_is_the_answer():

@@ -1,6 +1,5 @@
 """Mathematics answers: the rules, the field's reports, and every benchmark's own golds."""
 
-import ast
 import json
 import os
 import time
@@ -171,7 +170,7 @@ def golds(name):
         case "minerva_math":
             return [(row["idx"], math_text.find_answer(row["solution"]) or "") for row in rows]
         case "olympiadbench":
-            return [(row["id"], ", ".join(ast.literal_eval(row["final_answer"]))) for row in rows]
+            return [(row["id"], ", ".join(row["final_answer"])) for row in rows]
         case "math500":
             return [(row["unique_id"], row["answer"]) for row in rows]
         case _:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,11 @@ GRADER = "hostile_grader:grade"
 def pool():
     with WorkerPool(GRADER, workers=2, limit=2.0, memory_bytes=2**28) as pool:
         yield pool
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
 
 
 def alive(pid):
@@ -110,15 +116,12 @@ def test_callers_on_many_threads_share_the_workers(pool):
 
 
 def test_a_lost_template_is_replaced(pool):
-    template = pool._template._process
-    template.kill()
-    template.wait()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6:
-            break
-    assert pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6
-    assert pool._template._process.pid != template.pid
+    template = parent(int(pool.verify(["pid"], [""]).reason[0]))
+    os.kill(template, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() != [1] * 6:
+        assert time.monotonic() < deadline
+    assert {parent(pid) for pid in pool.pids()}.isdisjoint({template, os.getpid()})
 
 
 def test_closing_waits_for_items_in_progress_and_ends_every_process():
@@ -138,6 +141,18 @@ def test_closing_waits_for_items_in_progress_and_ends_every_process():
     with pytest.raises(RuntimeError):
         pool.verify(["4"], ["4"])
     pool.close()
+
+
+def test_a_pool_outlives_the_thread_that_made_it():
+    with ThreadPoolExecutor(1) as thread:
+        pool = thread.submit(lambda: WorkerPool(GRADER, workers=2, limit=20.0)).result()
+    with pool:
+        first = pool.verify(["pid"], [""])
+        assert first.verdict.tolist() == [1]
+        template = parent(int(first.reason[0]))
+        time.sleep(0.2)
+        assert pool.verify(["4"] * 4, ["4"] * 4).verdict.tolist() == [1] * 4
+        assert {parent(pid) for pid in pool.pids()} == {template}
 
 
 def test_large_texts_pass(pool):

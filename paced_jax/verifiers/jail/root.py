@@ -31,7 +31,8 @@ def build(base: str, setup: dict[str, Any], program: str, uid: int, gid: int) ->
         uid: who owns the scratch directory.
         gid: its group.
     """
-    kernel.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=4m")
+    room = 2**22 + 4 * len(program)  # for the program and a few hundred mount points
+    kernel.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=0755,size={room}")
     interpreter = setup["interpreter"]
     for folder in interpreter["folders"]:
         os.makedirs(base + folder, exist_ok=True)

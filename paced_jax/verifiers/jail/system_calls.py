@@ -45,6 +45,8 @@ _REFUSED = {
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "syslog": (103, 116),
     "shmget": (29, 194),
     "msgget": (68, 186),
 }
