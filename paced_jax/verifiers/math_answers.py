@@ -40,7 +40,7 @@ READ_AS_TEXT_ONLY: dict[str, dict[int | str, str]] = {
     "minerva_math": {
         5: "np.arcsin(10/13): a Python name",
         27: "an equation with a derivative and solar symbols",
-        112: "a formula whose comparison takes longer than 10 seconds",
+        112: "a formula whose comparison takes longer than a minute",
         261: r"\hbar",
         268: "a subscripted E is not read",
         269: "a subscripted E is not read",

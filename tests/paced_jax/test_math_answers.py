@@ -203,7 +203,8 @@ def test_every_gold_of_a_benchmark_verifies_against_itself(verifier, name):
 def test_golds_are_read_as_mathematics_but_for_the_listed_ones(name):
     """Without the shortcut for equal text, which makes the test above pass by itself."""
     found = benchmark(name)
-    with WorkerPool("gold_grader:grade", workers=2, limit=10.0) as pool:
+    # Seconds for some vectors with roots on a quiet machine; no limit would end minerva_math's 112.
+    with WorkerPool("gold_grader:grade", workers=2, limit=60.0) as pool:
         got = pool.verify(boxed(found), [""] * len(found))
     missed = {i for (i, _), v in zip(found, got.verdict, strict=True) if v != 1}
     assert missed == set(READ_AS_TEXT_ONLY.get(name, {}))
@@ -221,5 +222,6 @@ def test_the_next_prompts_gold_is_not_taken_for_this_ones(verifier, name):
         for a, b, v in zip(texts, shifted, got.verdict, strict=True)
         if v == 1 and math_text.words(math_text.tidy(a)) != math_text.words(math_text.tidy(b))
     ]
-    assert wrongly == []
+    # math500 holds these two beside each other, rightly equal.
+    assert wrongly == ([("5", "x=5")] if name == "math500" else [])
     assert (got.verdict == 0).mean() > 0.9
