@@ -203,7 +203,7 @@ def test_every_gold_of_a_benchmark_verifies_against_itself(verifier, name):
 def test_golds_are_read_as_mathematics_but_for_the_listed_ones(name):
     """Without the shortcut for equal text, which makes the test above pass by itself."""
     found = benchmark(name)
-    # Seconds for some vectors with roots on a quiet machine; no limit would end minerva_math's 112.
+    # Some, such as minerva_math's 112, take seconds on a quiet machine.
     with WorkerPool("gold_grader:grade", workers=2, limit=60.0) as pool:
         got = pool.verify(boxed(found), [""] * len(found))
     missed = {i for (i, _), v in zip(found, got.verdict, strict=True) if v != 1}
