@@ -40,11 +40,12 @@ assert dict(jax.config.values) == before
 
 
 NOT_IN_THE_CORE = {"flax", "paced_jax", "optax", "numpyro", "sklearn", "pyarrow", "chex", "orbax"}
+NOT_IN_THE_TRAINER = {"numpyro", "sklearn", "pyarrow", "math_verify", "sympy", "reasoning_gym"}
 
 
 @pytest.mark.parametrize(
     ("modules", "blocked"),
-    [(CORE, NOT_IN_THE_CORE), (TRAINER, {"numpyro", "sklearn", "pyarrow"})],
+    [(CORE, NOT_IN_THE_CORE), (TRAINER, NOT_IN_THE_TRAINER)],
     ids=["fade_jax", "paced_jax"],
 )
 def test_importing_needs_little_allocates_nothing_and_sets_nothing(modules, blocked):
