@@ -22,6 +22,7 @@ from experiments.run_identity import (
     check_same,
     identity,
     iterations_of,
+    look_due,
     runs_of,
 )
 from experiments.run_log import RunLog
@@ -208,24 +209,24 @@ def _run_one(
                 f"iterations: {folder} has done {resume_at} already, got {config.iterations}"
             )
         advance(resume_at)
-        with RunLog(folder, watch, tally, resume_at=resume_at) as log:
+        with RunLog(folder, watch, tally, resume_at=resume_at, iterations=config.iterations) as log:
             run_folder.write_json(folder / "config.json", identity(config, watch))
             pieces = {}
-            if not resume_at:
-                if watch.profile:
-                    pieces = piece_timings.piece_seconds(run, state)
+            if not resume_at and watch.profile:
+                pieces = piece_timings.piece_seconds(run, state)
+            if look_due(watch, config.iterations, resume_at) and not log.looked:
                 look(log, state)
+            if not resume_at:
                 state = _tell(bench, run, state)
 
             def between(state: RunState, records) -> RunState:
                 spent = {"iteration_seconds": (time.perf_counter() - clock["began"]) / config.chunk}
                 log.chunk(records, spent, pieces)
                 done = int(state.iteration)
-                last = done >= config.iterations
-                if done % watch.eval_every == 0 or last:
+                if look_due(watch, config.iterations, done):
                     look(log, state)
                 state = _tell(bench, run, state)
-                if done % watch.checkpoint_every == 0 or last:
+                if done % watch.checkpoint_every == 0 or done >= config.iterations:
                     checkpoints.save(state)
                 advance(config.chunk)
                 clock["began"] = time.perf_counter()

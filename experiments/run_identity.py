@@ -59,6 +59,11 @@ def check_cadence(config: TrainConfig, watch: Watch) -> None:
             )
 
 
+def look_due(watch: Watch, iterations: int, done: int) -> bool:
+    """Whether a run of `iterations` is looked at once `done` are: regularly, and at its end."""
+    return done % watch.eval_every == 0 or done >= iterations
+
+
 def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
     """What a stored run must have in common with a wanted one to stand in for it."""
     looks = dataclasses.asdict(watch)
