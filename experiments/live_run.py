@@ -26,7 +26,7 @@ from experiments.run_identity import (
     runs_of,
 )
 from experiments.run_log import RunLog
-from fade_jax import driver
+from fade_jax import driver, faults
 from fade_jax.driver import RunState
 from paced_jax import evaluation, piece_timings, run_metrics, schedulers
 from paced_jax.checkpoint import Checkpoints, fingerprint
@@ -116,15 +116,16 @@ def execute(
         run = prepare(config, bench.ground)
         state = run.init(run.setup, jax.random.key(config.seed))
         compile_seconds = 0.0
-        if step is None:
-            advance(f"{label}: compiling", 0)
-            step, compile_seconds = compiled_step(run, state)
-        summary, policy = _run_one(
-            bench, run, step, state, folder, partial(advance, f"{label}, seed {config.seed}")
-        )
-        keep(policy)
-        summary["compile_seconds"] = compile_seconds
-        run_folder.write_json(done, summary)
+        with run_folder.alone(folder):
+            if step is None:
+                advance(f"{label}: compiling", 0)
+                step, compile_seconds = compiled_step(run, state)
+            summary, policy = _run_one(
+                bench, run, step, state, folder, partial(advance, f"{label}, seed {config.seed}")
+            )
+            keep(policy)
+            summary["compile_seconds"] = compile_seconds
+            run_folder.write_json(done, summary)
         summaries.append(summary)
         if not run_folder.console.is_terminal:  # where no progress bar shows
             run_folder.console.print(
@@ -198,12 +199,13 @@ def _run_one(
         figures["evaluation_seconds"] = time.perf_counter() - began
         log.look(iteration, figures)
 
-    with (
-        run_folder.alone(folder),
-        Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints,
-    ):
+    with Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints:
         state = checkpoints.restore(state)
         resume_at = int(state.iteration)
+        if not resume_at and (folder / "summary.json").exists():
+            raise ValueError(
+                f"checkpoints: {folder} has ended and has none to go on from; its log would be lost"
+            )
         if resume_at > config.iterations:
             raise ValueError(
                 f"iterations: {folder} has done {resume_at} already, got {config.iterations}"
@@ -222,6 +224,8 @@ def _run_one(
             def between(state: RunState, records) -> RunState:
                 spent = {"iteration_seconds": (time.perf_counter() - clock["began"]) / config.chunk}
                 log.chunk(records, spent, pieces)
+                if int(state.fault.kind) != faults.NONE:
+                    return state  # looked at and kept when it was good; the driver raises
                 done = int(state.iteration)
                 if look_due(watch, config.iterations, done):
                     look(log, state)
