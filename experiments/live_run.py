@@ -212,7 +212,10 @@ def _run_one(
             )
         advance(resume_at)
         with RunLog(folder, watch, tally, resume_at=resume_at, iterations=config.iterations) as log:
-            run_folder.write_json(folder / "config.json", identity(config, watch))
+            if resume_at:
+                _note_machine(folder)
+            content = identity(config, watch) | {"machine": run_folder.machine()}
+            run_folder.write_json(folder / "config.json", content)
             pieces = {}
             if not resume_at and watch.profile:
                 pieces = piece_timings.piece_seconds(run, state)
@@ -246,6 +249,16 @@ def _run_one(
     key = jax.random.fold_in(evaluation_key, 2**30)
     test = evaluate_pool(bench, policy, run.pools.test, key, watch.test_group_size)
     return run_summary.of_run(folder, config, test, updates=int(state.updates)), policy
+
+
+def _note_machine(folder: Path) -> None:
+    """Says so where a run goes on elsewhere: sums round otherwise, its last bits may differ."""
+    now = run_folder.machine()
+    before = run_folder.read_json(folder / "config.json").get("machine", now)
+    if before != now:
+        run_folder.console.print(
+            f"{folder} goes on with {now}, so far {before}: its last bits may differ", markup=False
+        )
 
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:

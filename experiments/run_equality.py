@@ -1,11 +1,11 @@
 """Are two runs the same run? Last state bit for bit, logs but for what measures time."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.run_folder import read_json
 from experiments.run_log import read_groups
 from paced_jax.checkpoint import load_arrays, steps_of
 from paced_jax.metrics import read_json_lines
@@ -35,7 +35,7 @@ def differences(one: Path, two: Path) -> list[str]:
         for a, b in zip(*lines, strict=False):
             names = [k for k in a | b if k not in a or k not in b or not _same(a[k], b[k])]
             found += [f"{name}, iteration {a['iteration']}: {k}" for k in names]
-    summaries = [_timeless(json.loads((f / "summary.json").read_text())) for f in (one, two)]
+    summaries = [_timeless(read_json(f / "summary.json")) for f in (one, two)]
     found += [
         f"summary: {name}"
         for name in summaries[0] | summaries[1]

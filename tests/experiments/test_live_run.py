@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from live_world import config, ground, unoptimised
 
-from experiments import live_run, run_equality
+from experiments import live_run, run_equality, run_folder
 from experiments.run_identity import Watch
 from fade_jax import driver
 from paced_jax import evaluation
@@ -135,3 +135,18 @@ def test_a_folder_is_held_until_the_summary_is_written(ended, tmp_path):
 
     execute(folder, PLAN, keep=keep)
     assert refused == [True] and (folder / "summary.json").exists()
+
+
+def test_a_run_that_goes_on_elsewhere_is_told_so(ended, tmp_path, capsys):
+    # Another number of cores adds numbers in another order.
+    folder = tmp_path / "run"
+    shutil.copytree(ended, folder)
+    (folder / "summary.json").unlink()
+    execute(folder, PLAN)
+    assert "goes on with" not in " ".join(capsys.readouterr().out.split())
+    content = run_folder.read_json(folder / "config.json")
+    content["machine"]["cpus"] += 1
+    run_folder.write_json(folder / "config.json", content)
+    (folder / "summary.json").unlink()
+    execute(folder, PLAN)
+    assert "goes on with" in " ".join(capsys.readouterr().out.split())
