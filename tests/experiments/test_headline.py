@@ -57,6 +57,14 @@ def test_some_methods_search_only_what_they_need():
         headline_plan.make("base", rates=RATES, seeds=(0,), methods=("nobody",))
 
 
+def test_a_method_without_a_rate_is_named():
+    message = (
+        r"methods: grpo_uniform needs a rate of grpo, tiny_rates has chosen those of \['paced'\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        headline_plan.make("tiny", rates={"paced": 2e-4}, seeds=(0,))
+
+
 def test_a_plan_survives_its_file(tmp_path):
     plan = headline_plan.make("tiny", rates=RATES, seeds=(0, 1), iterations=20)
     headline_plan.save(tmp_path, plan)
