@@ -1,7 +1,8 @@
 """Executes live training runs and keeps everything they did: shared by the live experiments.
 
 What a run's folder holds, `run_log` says. A run that has ended is not run again; one that was ended
-goes on from its last checkpoint, and comes out as if nothing had happened.
+goes on from its last checkpoint, and comes out as if nothing had happened: bit for bit on the same
+number of the same cores, since others add numbers in another order.
 """
 
 import dataclasses
