@@ -5,7 +5,8 @@
     python -m experiments.compare runs/quickstart/demo/runs/* --against tokens --metrics entropy
 
 A folder is a run, or holds the runs of several seeds (`seed_0`, `seed_1`, ...), drawn thin
-under their mean. Unfinished runs are shown as far as they are.
+under their mean. Unfinished runs are shown as far as they are, those without a whole iteration left
+out.
 """
 
 import dataclasses
@@ -49,14 +50,34 @@ def read(folders: tuple[Path, ...]) -> dict[str, list[Logs]]:
     """The runs of every folder, by a label.
 
     Raises:
-        ValueError: a folder without a run.
+        ValueError: a folder without a run, or nothing to compare yet.
     """
     found = {}
     for folder in folders:
         inner = folder / "run" if (folder / "run" / "metrics.jsonl").exists() else folder
         seeds = sorted(path.parent for path in inner.glob("seed_*/metrics.jsonl"))
-        found[_label(folder, folders)] = [curves.read_run(path) for path in seeds or [inner]]
+        runs = [curves.read_run(path) for path in seeds or [inner]]
+        begun = [logs for logs in runs if logs.lines]
+        if len(begun) < len(runs):
+            run_folder.console.print(
+                f"{folder}: {len(runs) - len(begun)} left out, no iteration is done", markup=False
+            )
+        if begun:
+            found[_label(folder, folders)] = begun
+    if not found:
+        raise ValueError(f"runs: none of {[str(folder) for folder in folders]} has an iteration")
     return found
+
+
+def check_out(folder: Path) -> None:
+    """Refuses to write over the files of anything but a comparison.
+
+    Raises:
+        ValueError: naming the folder.
+    """
+    path = folder / "config.json"
+    if path.exists() and "against" not in run_folder.read_json(path):
+        raise ValueError(f"out: {folder} holds something else, its config.json would be lost")
 
 
 def _label(folder: Path, folders: tuple[Path, ...]) -> str:
@@ -132,7 +153,7 @@ def main(config: Config) -> dict[str, Any]:
     """
     runs = read(config.runs)
     rows = table(runs, config.metrics, config.against)
-    folder = run_folder.open_folder("compare", config.out, config)
+    folder = run_folder.open_folder("compare", config.out, config, check_out)
     results = run_folder.save_results(folder, config, {"runs": rows})
     header = ("run", "seeds", config.against)
     header += tuple(f"{name}: {what}" for name in config.metrics for what in ("end", "mean"))

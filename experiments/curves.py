@@ -3,13 +3,14 @@
 Shapes: `C` points of a curve.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
+from experiments.run_folder import read_json
+from experiments.run_log import read_lines
 from paced_jax.metrics import read_json_lines
 
 Cost: TypeAlias = Literal["iterations", "rollouts", "tokens", "seconds"]
@@ -24,7 +25,7 @@ class Logs(NamedTuple):
         folder: of the run.
         config: of the run.
         lines: of metrics.jsonl, an iteration each.
-        looks: of evaluation/metrics.jsonl, before iteration `iteration` each.
+        looks: of evaluation/metrics.jsonl, before iteration `iteration` each; none beyond lines.
     """
 
     folder: Path
@@ -47,12 +48,11 @@ def read_run(folder: Path) -> Logs:
     path = folder / "config.json"
     if not path.exists() or not (folder / "metrics.jsonl").exists():
         raise ValueError(f"{folder} is no folder of a run: no config.json or no metrics.jsonl")
-    return Logs(
-        folder,
-        json.loads(path.read_text())["run"],
-        read_json_lines(folder / "metrics.jsonl"),
-        read_json_lines(folder / "evaluation" / "metrics.jsonl"),
-    )
+    # A run that goes on meanwhile, or was ended while it cut its logs, may have looks ahead.
+    lines = read_json_lines(folder / "metrics.jsonl")
+    looks = read_lines(folder / "evaluation" / "metrics.jsonl")
+    looks = [look for look in looks if look["iteration"] <= len(lines)]
+    return Logs(folder, read_json(path)["run"], lines, looks)
 
 
 def metric_names(logs: Logs) -> tuple[set[str], set[str]]:
@@ -116,7 +116,7 @@ def reaches(cost: Float[np.ndarray, " C"], value: Float[np.ndarray, " C"], targe
 
     Args:
         cost: [C], ascending.
-        value: [C].
+        value: [C]; where it is NaN the line goes on to the next point.
         target: to be reached from below.
 
     Returns:
@@ -126,6 +126,7 @@ def reaches(cost: Float[np.ndarray, " C"], value: Float[np.ndarray, " C"], targe
         >>> reaches(np.array([0.0, 10.0, 20.0]), np.array([0.1, 0.3, 0.2]), 0.2)
         5.0
     """
+    cost, value = cost[~np.isnan(value)], value[~np.isnan(value)]
     above = np.flatnonzero(value >= target)
     if not len(above):
         return float("inf")

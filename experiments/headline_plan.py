@@ -91,7 +91,7 @@ def make(
         methods: some of the comparison's; None for all. Rates are chosen for their objectives.
 
     Raises:
-        ValueError: an unknown method.
+        ValueError: an unknown method, or one whose objective has no rate.
     """
     tiny = part.startswith("tiny")
     known = TINY_METHODS if tiny else BASE_METHODS
@@ -117,6 +117,11 @@ def make(
         configs = {}
         for name in wanted:
             config = dataclasses.replace(setting, **known[name])
+            if config.objective not in rates:
+                raise ValueError(
+                    f"methods: {name} needs a rate of {config.objective}, {part}_rates has chosen"
+                    f" those of {list(rates)}; run it for {name} first"
+                )
             rate = rates[config.objective]
             configs[name] = dataclasses.replace(config, policy_learning_rate=rate)
     watch = Watch(

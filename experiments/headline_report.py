@@ -156,9 +156,9 @@ def sections(
     for target in results["cost_to"]:
         parts += [
             f"### What it costs to get where {target} ends",
-            f"In units of what {target}'s own run costs; a run that does not get there counts as 1,"
-            " so `>=` marks a lower bound. Evaluation noise lets a curve cross its end early:"
-            f" compare with {target}'s own row.",
+            f"In units of what {target}'s own run costs; a run that does not get there counts with"
+            " all it cost, so `>=` marks a lower bound. Evaluation noise lets a curve cross its end"
+            f" early: compare with {target}'s own row.",
             run_folder.markdown_table(*soon(results, target)),
         ]
     if results.get("oracle_share"):

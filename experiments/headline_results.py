@@ -136,37 +136,39 @@ def compare(runs: dict[str, list[Logs]]) -> dict[str, Any]:
 def _cost_to(runs: dict[str, list[Logs]], target: str, cost: Cost) -> dict[str, Any]:
     """What each method costs until it has the target's last pass rate, in units of the target's.
 
-    The unit is what the target's own whole run costs, seed by seed; a run that does not get there
-    counts as 1 and is named, so the mean of such a method is a lower bound. `mean_curve` does the
-    same with the curves averaged over seeds, which evaluation noise disturbs less.
+    The unit is what the target's own whole run costs, seed by seed. A run that does not get there
+    counts with all it cost and is named, so the mean of such a method is a lower bound; one that
+    does may cost more tokens or seconds than the unit. `mean_curve` does the same with the curves
+    averaged over seeds, which evaluation noise disturbs less.
     """
     found = {}
     goal = [logs.looks[-1]["pass_at_1"] for logs in runs[target]]
     whole = [curves.costs(logs, cost)[-1] for logs in runs[target]]
     for name, seeds in runs.items():
         pairs = [curves.series(logs, "pass_at_1", cost) for logs in seeds]
-        ratios = [
-            curves.reaches(*pair, aim) / unit
-            for pair, aim, unit in zip(pairs, goal, whole, strict=True)
-        ]
+        reached = [curves.reaches(*pair, aim) for pair, aim in zip(pairs, goal, strict=True)]
+        own = [curves.costs(logs, cost)[-1] for logs in seeds]
         mean = np.mean([value for _, value in pairs], axis=0)
         at = np.mean([x for x, _ in pairs], axis=0)
         average = curves.reaches(at, mean, float(np.mean(goal))) / np.mean(whole)
         found[name] = {
-            "reached": int(np.isfinite(ratios).sum()),
-            "seeds": len(ratios),
-            "ratio": intervals.of([min(ratio, 1.0) for ratio in ratios]),
+            "reached": int(np.isfinite(reached).sum()),
+            "seeds": len(reached),
+            "ratio": intervals.of(np.minimum(reached, own) / np.array(whole)),
             "mean_curve": float(average) if np.isfinite(average) else None,
         }
     return found
 
 
 def _share(columns: dict[str, dict[str, np.ndarray]], name: str, key: str) -> dict[str, Any]:
-    """(method - uniform) / (oracle - uniform) of the means; the gains beside it, paired."""
+    """(method - uniform) / (oracle - uniform) of the means; the gains beside it, paired.
+
+    Where the oracle gains nothing there is nothing to have a share of: None.
+    """
     gain = columns[name][key] - columns["uniform"][key]
     oracle = columns["oracle"][key] - columns["uniform"][key]
     return {
         "gain": intervals.of(gain),
         "oracle_gain": intervals.of(oracle),
-        "share": float(gain.mean() / oracle.mean()) if abs(oracle.mean()) > 1e-12 else None,
+        "share": float(gain.mean() / oracle.mean()) if oracle.mean() > 1e-12 else None,
     }

@@ -47,10 +47,12 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuses a check of nothing, naming the field."""
-        if self.kills < 1:
-            raise ValueError(f"kills must be at least 1, got {self.kills}")
         if len(set(self.schedulers)) != len(self.schedulers) or not self.schedulers:
             raise ValueError(f"schedulers must be distinct, at least one, got {self.schedulers}")
+        if self.kills < len(self.schedulers):
+            raise ValueError(
+                f"kills must be at least {len(self.schedulers)}, one a scheduler, got {self.kills}"
+            )
         if self.iterations < 4 or self.iterations % 4:
             raise ValueError(f"iterations must be a multiple of 4, got {self.iterations}")
         if not self.longest > 0:
@@ -116,11 +118,12 @@ def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str
         Where it was killed; None if it had ended by itself.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: it failed, or began again in place of going on from its checkpoint.
     """
-    process, opened = trainer.start(out), False
     before, kept = count_lines(out / "run"), steps_of(out / "run" / "checkpoints")
     resume_at = kept[-1] if kept else 0
+    earlier = log_before(out / "run", resume_at)
+    process, opened = trainer.start(out), False
     # A resumed run first cuts its log to the checkpoint; from then on a longer log is progress.
     while process.poll() is None:
         lines = count_lines(out / "run")
@@ -133,6 +136,10 @@ def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         process.wait()
+    # Lines tell the seconds they took: a run that began again would have written others.
+    if log_before(out / "run", resume_at) != earlier:
+        raise RuntimeError(f"the run in {out} did not go on from its checkpoint of {resume_at}")
+    if process.returncode == -signal.SIGKILL:
         checkpoints = out / "run" / "checkpoints"
         return {
             "resumed_at": resume_at,
@@ -145,6 +152,13 @@ def kill_once(trainer: Trainer, out: Path, ahead: int, delay: float) -> dict[str
     return None
 
 
+def log_before(folder: Path, iteration: int) -> bytes:
+    """The lines of the iterations before one, as they were written."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return b"".join(lines[:iteration])
+
+
 def main(config: Config) -> dict[str, Any]:
     """Kills, resumes and compares.
 
@@ -155,8 +169,8 @@ def main(config: Config) -> dict[str, Any]:
         What results.json holds.
 
     Raises:
-        RuntimeError: a resumed run differs from the one that nobody killed, or none went on from a
-            checkpoint.
+        RuntimeError: a resumed run differs from the one that nobody killed, or no run of a
+            scheduler went on from a checkpoint.
     """
     folder = run_folder.open_folder("kill_check", config.out, config).absolute()
     rng = np.random.default_rng(config.seed)
@@ -185,6 +199,7 @@ def main(config: Config) -> dict[str, Any]:
                 compared.append(
                     {
                         "run": victim.name,
+                        "scheduler": scheduler,
                         "kills": sum(kill["run"] == victim.name for kill in kills),
                         "resumes": sum(
                             kill["last_checkpoint"] > 0
@@ -200,8 +215,15 @@ def main(config: Config) -> dict[str, Any]:
     different = [entry["run"] for entry in compared if entry["differences"]]
     if different:
         raise RuntimeError(f"{different} differ from the runs that nobody killed, see {folder}")
-    if not any(entry["resumes"] for entry in compared):
-        raise RuntimeError(f"no run went on from a checkpoint, nothing was checked; see {folder}")
+    unchecked = [
+        scheduler
+        for scheduler in config.schedulers
+        if not any(entry["resumes"] for entry in compared if entry["scheduler"] == scheduler)
+    ]
+    if unchecked:
+        raise RuntimeError(
+            f"no run of {unchecked} went on from a checkpoint, nothing was checked; see {folder}"
+        )
     return results
 
 

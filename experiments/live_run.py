@@ -1,7 +1,8 @@
 """Executes live training runs and keeps everything they did: shared by the live experiments.
 
 What a run's folder holds, `run_log` says. A run that has ended is not run again; one that was ended
-goes on from its last checkpoint, and comes out as if nothing had happened.
+goes on from its last checkpoint, and comes out as if nothing had happened: bit for bit on the same
+number of the same cores, since others add numbers in another order.
 """
 
 import dataclasses
@@ -22,10 +23,11 @@ from experiments.run_identity import (
     check_same,
     identity,
     iterations_of,
+    look_due,
     runs_of,
 )
 from experiments.run_log import RunLog
-from fade_jax import driver
+from fade_jax import driver, faults
 from fade_jax.driver import RunState
 from paced_jax import evaluation, piece_timings, run_metrics, schedulers
 from paced_jax.checkpoint import Checkpoints, fingerprint
@@ -115,15 +117,16 @@ def execute(
         run = prepare(config, bench.ground)
         state = run.init(run.setup, jax.random.key(config.seed))
         compile_seconds = 0.0
-        if step is None:
-            advance(f"{label}: compiling", 0)
-            step, compile_seconds = compiled_step(run, state)
-        summary, policy = _run_one(
-            bench, run, step, state, folder, partial(advance, f"{label}, seed {config.seed}")
-        )
-        keep(policy)
-        summary["compile_seconds"] = compile_seconds
-        run_folder.write_json(done, summary)
+        with run_folder.alone(folder):
+            if step is None:
+                advance(f"{label}: compiling", 0)
+                step, compile_seconds = compiled_step(run, state)
+            summary, policy = _run_one(
+                bench, run, step, state, folder, partial(advance, f"{label}, seed {config.seed}")
+            )
+            keep(policy)
+            summary["compile_seconds"] = compile_seconds
+            run_folder.write_json(done, summary)
         summaries.append(summary)
         if not run_folder.console.is_terminal:  # where no progress bar shows
             run_folder.console.print(
@@ -197,35 +200,41 @@ def _run_one(
         figures["evaluation_seconds"] = time.perf_counter() - began
         log.look(iteration, figures)
 
-    with (
-        run_folder.alone(folder),
-        Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints,
-    ):
+    with Checkpoints(folder / "checkpoints", _about(run, watch)) as checkpoints:
         state = checkpoints.restore(state)
         resume_at = int(state.iteration)
+        if not resume_at and (folder / "summary.json").exists():
+            raise ValueError(
+                f"checkpoints: {folder} has ended and has none to go on from; its log would be lost"
+            )
         if resume_at > config.iterations:
             raise ValueError(
                 f"iterations: {folder} has done {resume_at} already, got {config.iterations}"
             )
         advance(resume_at)
-        with RunLog(folder, watch, tally, resume_at=resume_at) as log:
-            run_folder.write_json(folder / "config.json", identity(config, watch))
+        with RunLog(folder, watch, tally, resume_at=resume_at, iterations=config.iterations) as log:
+            if resume_at:
+                _note_machine(folder)
+            content = identity(config, watch) | {"machine": run_folder.machine()}
+            run_folder.write_json(folder / "config.json", content)
             pieces = {}
-            if not resume_at:
-                if watch.profile:
-                    pieces = piece_timings.piece_seconds(run, state)
+            if not resume_at and watch.profile:
+                pieces = piece_timings.piece_seconds(run, state)
+            if look_due(watch, config.iterations, resume_at) and not log.looked:
                 look(log, state)
+            if not resume_at:
                 state = _tell(bench, run, state)
 
             def between(state: RunState, records) -> RunState:
                 spent = {"iteration_seconds": (time.perf_counter() - clock["began"]) / config.chunk}
                 log.chunk(records, spent, pieces)
+                if int(state.fault.kind) != faults.NONE:
+                    return state  # looked at and kept when it was good; the driver raises
                 done = int(state.iteration)
-                last = done >= config.iterations
-                if done % watch.eval_every == 0 or last:
+                if look_due(watch, config.iterations, done):
                     look(log, state)
                 state = _tell(bench, run, state)
-                if done % watch.checkpoint_every == 0 or last:
+                if done % watch.checkpoint_every == 0 or done >= config.iterations:
                     checkpoints.save(state)
                 advance(config.chunk)
                 clock["began"] = time.perf_counter()
@@ -241,6 +250,16 @@ def _run_one(
     key = jax.random.fold_in(evaluation_key, 2**30)
     test = evaluate_pool(bench, policy, run.pools.test, key, watch.test_group_size)
     return run_summary.of_run(folder, config, test, updates=int(state.updates)), policy
+
+
+def _note_machine(folder: Path) -> None:
+    """Says so where a run goes on elsewhere: sums round otherwise, its last bits may differ."""
+    now = run_folder.machine()
+    before = run_folder.read_json(folder / "config.json").get("machine", now)
+    if before != now:
+        run_folder.console.print(
+            f"{folder} goes on with {now}, so far {before}: its last bits may differ", markup=False
+        )
 
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:

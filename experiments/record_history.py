@@ -15,7 +15,6 @@ The files say so themselves, under `command` in their meta.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def history_of(folder: Path) -> History:
     Raises:
         ValueError: a run in another format.
     """
-    stored = json.loads((folder / "config.json").read_text())
+    stored = run_folder.read_json(folder / "config.json")
     if stored.get("format") != run_identity.FORMAT:
         raise ValueError(
             f"{folder} holds a run in format {stored.get('format')}, this reads"

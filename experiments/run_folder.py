@@ -56,6 +56,17 @@ def open_folder(
     return folder
 
 
+def machine() -> dict[str, Any]:
+    """What decides in which order numbers are summed: backend, device, cores."""
+    return {
+        "backend": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+
+
 def provenance() -> dict[str, Any]:
     """Versions of everything that can move a number, the commit, and the machine's shape."""
     versions = {}
@@ -68,11 +79,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "commit": _commit(),
-        "backend": jax.default_backend(),
-        "device": jax.devices()[0].device_kind,
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        **machine(),
     }
 
 
@@ -124,8 +131,15 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Reads what `write_json` wrote."""
-    return json.loads(path.read_text())
+    """Reads what `write_json` wrote.
+
+    Raises:
+        ValueError: the file is damaged; names it.
+    """
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:

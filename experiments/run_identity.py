@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from experiments import run_folder
 from paced_jax.training import TrainConfig
 
 FORMAT = 4
@@ -59,6 +60,11 @@ def check_cadence(config: TrainConfig, watch: Watch) -> None:
             )
 
 
+def look_due(watch: Watch, iterations: int, done: int) -> bool:
+    """Whether a run of `iterations` is looked at once `done` are: regularly, and at its end."""
+    return done % watch.eval_every == 0 or done >= iterations
+
+
 def identity(config: TrainConfig, watch: Watch) -> dict[str, Any]:
     """What a stored run must have in common with a wanted one to stand in for it."""
     looks = dataclasses.asdict(watch)
@@ -93,11 +99,11 @@ def check_resumable(folder: Path, config: TrainConfig, watch: Watch) -> None:
 def iterations_of(folder: Path) -> int:
     """Iterations that the run in a folder was to have; 0 where there is none."""
     path = folder / "config.json"
-    return json.loads(path.read_text())["run"]["iterations"] if path.exists() else 0
+    return run_folder.read_json(path)["run"]["iterations"] if path.exists() else 0
 
 
 def _compare(folder: Path, identity: dict[str, Any], free: tuple[str, ...]) -> None:
-    stored = json.loads((folder / "config.json").read_text())
+    stored = run_folder.read_json(folder / "config.json")
     wanted = json.loads(json.dumps(identity))
     for part in wanted:
         mine, theirs = wanted[part], stored.get(part)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.run_identity import Watch
+from experiments.run_identity import Watch, look_due
 from paced_jax import metrics, run_metrics
 
 GROUP_ARRAYS = ("prompt_ids", "successes", "trials", "predicted", "informative", "degenerate")
@@ -40,14 +40,26 @@ class RunLog:
         watch: says whether TensorBoard is written, and how often the run is looked at.
         tally: turns Records into lines; told what has been counted before.
         resume_at: iterations done; what the folder holds beyond them is cut, at 0 all of it.
+        iterations: of the whole run.
+
+    Attributes:
+        looked: whether the log has the look at `resume_at`, where one is due.
 
     Raises:
         ValueError: the folder holds less than that; nothing is changed then.
     """
 
-    def __init__(self, folder: Path, watch: Watch, tally: run_metrics.Tally, *, resume_at: int):
+    def __init__(
+        self,
+        folder: Path,
+        watch: Watch,
+        tally: run_metrics.Tally,
+        *,
+        resume_at: int,
+        iterations: int,
+    ):
         self.folder, self._tally = folder, tally
-        lines, earlier = _before(folder, resume_at)
+        lines, earlier, looks = _before(folder, resume_at, watch.eval_every)
         if lines:
             tally.resume(earlier["prompt_ids"], lines[-1])
         _set_groups(folder, earlier)
@@ -56,7 +68,8 @@ class RunLog:
             folder, tensorboard=watch.tensorboard, resume_at=resume_at
         )
         # A look at the end of a shorter run is none of a longer run's, unless it was due.
-        due = resume_at > 0 and resume_at % watch.eval_every == 0
+        due = resume_at > 0 and look_due(watch, iterations, resume_at)
+        self.looked = due and resume_at in looks
         self._looks = metrics.open_writers(
             folder / "evaluation", tensorboard=watch.tensorboard, resume_at=resume_at + due
         )
@@ -140,23 +153,41 @@ def read_groups(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def _before(folder: Path, iteration: int) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Lines and groups of the iterations before one; changes nothing.
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of a log; none where it has not been begun."""
+    return metrics.read_json_lines(path) if path.exists() else []
+
+
+def _before(
+    folder: Path, iteration: int, eval_every: int
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[int]]:
+    """Lines and groups of the iterations before one, and when it was looked at; changes nothing.
 
     Raises:
         ValueError: some are missing.
     """
     if not iteration:
-        return [], {}
-    lines = metrics.read_json_lines(folder / "metrics.jsonl")
+        return [], {}, []
+    lines = read_lines(folder / "metrics.jsonl")
     lines = [line for line in lines if line["iteration"] < iteration]
     groups = {name: array[:iteration] for name, array in read_groups(folder).items()}
-    if len(lines) != iteration or len(groups.get("stepped", ())) != iteration:
+    looks = [look["iteration"] for look in read_lines(folder / "evaluation" / "metrics.jsonl")]
+    found = {
+        "metrics.jsonl": (len(lines), iteration),
+        "groups": (len(groups.get("stepped", ())), iteration),
+        "evaluation/metrics.jsonl": (
+            sum(look < iteration for look in looks),
+            -(-iteration // eval_every),
+        ),
+    }
+    wrong = [
+        f"{name} has {has} before it, not {due}" for name, (has, due) in found.items() if has != due
+    ]
+    if wrong:
         raise ValueError(
-            f"{folder}: the checkpoint is of iteration {iteration}, metrics.jsonl has"
-            f" {len(lines)} lines before it, groups {len(groups.get('stepped', ()))}"
+            f"{folder}: the checkpoint is of iteration {iteration}; {', '.join(wrong)}"
         )
-    return lines, groups
+    return lines, groups, looks
 
 
 def _set_groups(folder: Path, groups: dict[str, np.ndarray]) -> None:

@@ -13,7 +13,6 @@ trained weights.
 
 import argparse
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,15 +75,22 @@ def stored(folder: Path) -> Config:
     """The configuration that goes on with the run in a folder.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or one of another format.
     """
     path = folder / "run" / "config.json"
     if not path.exists():
         raise ValueError(f"resume: there is no run in {folder}")
-    training = json.loads(path.read_text())["run"]
-    # How often to keep a state identifies no run; the folder's own file has it.
-    watch = live_run.Watch(**json.loads((folder / "config.json").read_text())["watch"])
-    return Config(**training, watch=watch, resume=folder)
+    content = run_folder.read_json(path)
+    if content.get("format") != run_identity.FORMAT:
+        raise ValueError(
+            f"resume: {path} has format {content.get('format')!r}, wanted {run_identity.FORMAT}"
+        )
+    try:
+        # How often to keep a state identifies no run; the folder's own file has it.
+        looks = run_folder.read_json(folder / "config.json")["watch"]
+        return Config(**content["run"], watch=live_run.Watch(**looks), resume=folder)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"resume: what {folder} holds is no configuration: {error}") from error
 
 
 def training_part(config: TrainConfig) -> TrainConfig:

@@ -11,6 +11,7 @@ the state lies what the run is (`about`): a checkpoint of anything else is refus
 """
 
 import hashlib
+import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,6 +38,9 @@ def fingerprint(arrays: Iterable[Any]) -> str:
     Args:
         arrays: anything numpy takes, of numbers or strings.
 
+    Raises:
+        ValueError: an array of Python objects.
+
     Example:
         >>> fingerprint([np.arange(3)]) == fingerprint([np.arange(3).reshape(1, 3)])
         False
@@ -44,6 +48,8 @@ def fingerprint(arrays: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         array = np.ascontiguousarray(array)
+        if array.dtype.hasobject:  # its bytes are addresses
+            raise ValueError(f"arrays must be of numbers or strings, got {array.dtype}")
         digest.update(f"{array.dtype.str}{np.shape(array)}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
@@ -120,8 +126,8 @@ class Checkpoints:
 
     Args:
         folder: theirs alone; made if missing.
-        about: what the run is, JSON values by part (configuration, pool, ...). What may change
-            when a run goes on, its number of iterations, stays out.
+        about: what the run is, by part (configuration, pool, ...): whatever JSON takes, compared as
+            JSON has it. What may change when a run goes on, its number of iterations, stays out.
         keep: how many of the newest to keep; two, so that a damaged one costs little.
     """
 
@@ -129,7 +135,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
         self.folder = Path(folder).absolute()
-        self._about = about
+        self._about = json.loads(json.dumps(about))  # a tuple comes back as a list
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(
             self.folder, options=options, item_handlers=_handlers()
@@ -167,14 +173,25 @@ class Checkpoints:
         """Writes a state in the background; waits for the one before it.
 
         Args:
-            state: copied before this returns: the next step may donate it.
+            state: copied before this returns: the next step may donate it. One of the newest
+                checkpoint's iteration is that checkpoint, and is not written again.
 
         Raises:
             CheckpointError: if this or the one before it could not be written; names the last
                 good one.
+            ValueError: the folder has a checkpoint of more iterations, which this run has not
+                gone on from.
         """
         self.wait()
         done = int(np.max(jax.device_get(state.iteration)))
+        newest = max(steps_of(self.folder), default=-1)
+        if done < newest:
+            raise ValueError(
+                f"state.iteration: {self.folder} has a checkpoint of {newest} already, got {done};"
+                " restore it, or take another folder"
+            )
+        if done == newest:
+            return
         arrays = jax.tree.map(jnp.copy, _named(state))
         try:
             self._manager.save(

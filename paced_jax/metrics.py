@@ -1,9 +1,10 @@
 """Writers for the metrics of a training run: one line of JSON an iteration, and TensorBoard.
 
 The JSON lines are the record: nothing is lost on a crash but the line being written, and a resumed
-run cuts what came after its checkpoint, so that its file reads like an uninterrupted run's.
-TensorBoard shows the same scalars under the same names; hence names are made of letters, digits and
-`_ - . /`, which TensorBoard leaves alone (`pass_at_1`, not `pass@1`).
+run cuts what came after its checkpoint, so that its file reads like an uninterrupted run's, and
+TensorBoard's events are written from it anew. TensorBoard shows the same scalars under the same
+names; hence names are made of letters, digits and `_ - . /`, which TensorBoard leaves alone
+(`pass_at_1`, not `pass@1`).
 
 A value that is not finite has no number in JSON. It is written as `null`, read back as NaN, and
 leaves a gap in TensorBoard's curve: a metric that is missing in some iterations is passed as NaN.
@@ -166,8 +167,8 @@ class JsonLines:
 class TensorBoard:
     """Writes scalars as TensorBoard's event files.
 
-    Events are written in the background, every 10 seconds and by `close`; a killed run may lack the
-    last of them.
+    Events are written in the background, every 10 seconds and by `close`; a killed run lacks the
+    last of them until `open_writers` resumes it.
     """
 
     def __init__(self, folder: str | Path, *, resume_at: SupportsIndex = 0) -> None:
@@ -243,7 +244,8 @@ def open_writers(
         folder: of the run; made if missing.
         tensorboard: whether to write event files as well.
         resume_at: the first iteration that will be written: what the folder holds of it and later
-            ones is cut. 0 starts again; None is for a folder without metrics.
+            ones is cut. 0 starts again; None is for a folder without metrics. Event files are
+            written anew from what is kept, since a killed run lacks the last events.
 
     Returns:
         `Writers`, to be closed, or used in a `with` statement.
@@ -263,4 +265,7 @@ def open_writers(
     lines.cut(first)
     if not tensorboard:
         return Writers(lines)
-    return Writers(lines, TensorBoard(folder / "tensorboard", resume_at=first))
+    board = TensorBoard(folder / "tensorboard")
+    for line in read_json_lines(path):
+        board.write(line.pop("iteration"), line)
+    return Writers(lines, board)

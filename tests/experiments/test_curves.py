@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -58,6 +59,9 @@ def test_reaching_a_target_by_hand():
     assert curves.reaches(x, y, 0.1) == 0.0
     assert curves.reaches(x, y, 0.51) == math.inf
     assert curves.reaches(x, np.array([0.1, np.nan, 0.3, 0.4]), 0.4) == 30.0
+    # over a gap by a straight line: half way from 0 to 20
+    assert curves.reaches(x, np.array([0.1, np.nan, 0.3, 0.4]), 0.2) == pytest.approx(10.0)
+    assert curves.reaches(x, np.full(4, np.nan), 0.2) == math.inf
 
 
 def test_smoothing_by_hand():
@@ -85,6 +89,40 @@ def test_compare_groups_seeds_and_shows_unfinished_runs(tmp_path):
     assert rows["one"]["tokens"]["end"]["mean"] == 40
     text = (tmp_path / "out" / "report.md").read_text()
     assert "1 (1 unfinished)" in text and (tmp_path / "out" / "compare.png").stat().st_size > 0
+
+
+def test_runs_that_are_being_written_are_shown_as_far_as_they_are(tmp_path, capsys):
+    write_run(tmp_path / "good")
+    ahead = write_run(tmp_path / "ahead", ended=False)  # its second line came after its last look
+    (ahead / "metrics.jsonl").write_text(
+        (ahead / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
+    )
+    begun = write_run(tmp_path / "begun", ended=False)  # compiling
+    (begun / "metrics.jsonl").write_text("")
+    shutil.rmtree(begun / "evaluation")
+    config = compare.Config(
+        runs=(tmp_path / "good", ahead, begun),
+        metrics=("pass_at_1", "tokens"),
+        out=tmp_path / "out",
+    )
+    rows = compare.main(config)["runs"]
+    assert list(rows) == ["good", "ahead"]
+    assert rows["ahead"]["pass_at_1"]["end"]["mean"] == 0.4  # of the policy after one iteration
+    assert rows["ahead"]["rollouts"]["mean"] == 8
+    assert "1 left out, no iteration is done" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ValueError, match=r"runs: none of .*begun.* has an iteration"):
+        compare.read((begun,))
+
+
+def test_a_comparison_writes_over_no_run(tmp_path):
+    run = write_run(tmp_path / "a")
+    before = (run / "config.json").read_bytes()
+    config = compare.Config(runs=(run,), metrics=("pass_at_1",), out=run)
+    with pytest.raises(ValueError, match=r"out: .*a holds something else"):
+        compare.main(config)
+    assert (run / "config.json").read_bytes() == before and not (run / "report.md").exists()
+    again = compare.Config(runs=(run,), metrics=("pass_at_1",), out=tmp_path / "out")
+    assert compare.main(again) == compare.main(again)
 
 
 def test_labels_tell_folders_apart(tmp_path):

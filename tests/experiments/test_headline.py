@@ -57,6 +57,14 @@ def test_some_methods_search_only_what_they_need():
         headline_plan.make("base", rates=RATES, seeds=(0,), methods=("nobody",))
 
 
+def test_a_method_without_a_rate_is_named():
+    message = (
+        r"methods: grpo_uniform needs a rate of grpo, tiny_rates has chosen those of \['paced'\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        headline_plan.make("tiny", rates={"paced": 2e-4}, seeds=(0,))
+
+
 def test_a_plan_survives_its_file(tmp_path):
     plan = headline_plan.make("tiny", rates=RATES, seeds=(0, 1), iterations=20)
     headline_plan.save(tmp_path, plan)
@@ -117,6 +125,11 @@ def runs(tmp_path):
     }
 
 
+def ratios(runs, cost):
+    """What fade costs to where uniform ends."""
+    return headline_results.compare(runs)["cost_to"]["uniform"][cost]["fade"]["ratio"]["values"]
+
+
 def test_costs_to_a_target_by_hand(runs):
     got = headline_results.compare(runs)["cost_to"]["uniform"]
     fade = got["rollouts"]["fade"]
@@ -124,6 +137,21 @@ def test_costs_to_a_target_by_hand(runs):
     assert fade["ratio"]["values"] == pytest.approx([0.25, 1.0]) and fade["reached"] == 1
     assert got["tokens"]["fade"]["ratio"]["values"] == pytest.approx([0.25, 1.0])
     assert got["seconds"]["uniform"]["ratio"]["values"] == pytest.approx([1.0, 1.0])
+    # A run that gets there counts with what it cost, and one that doesn't with all it cost: twice
+    # and half as dear as uniform's in tokens and seconds.
+    dear = [
+        logs._replace(lines=[x | {"tokens": 2 * x["tokens"]} for x in logs.lines])
+        for logs in runs["fade"]
+    ]
+    cheap = [
+        logs._replace(lines=[x | {"iteration_seconds": 0.5} for x in logs.lines])
+        for logs in runs["fade"]
+    ]
+    assert ratios(runs | {"fade": dear}, "tokens") == pytest.approx([0.5, 2.0])
+    assert ratios(runs | {"fade": cheap}, "seconds") == pytest.approx([0.125, 0.5])
+    late = [runs["oracle"][0]._replace(looks=runs["uniform"][0].looks, lines=dear[0].lines)] * 2
+    two = {"uniform": [runs["uniform"][0]] * 2, "fade": late}
+    assert ratios(two, "tokens") == pytest.approx([2.0, 2.0])
     # mean curves: fade .2 .45 .55, aim .45
     assert fade["mean_curve"] == pytest.approx(0.5)
     assert headline_report.soon(headline_results.compare(runs), "uniform")[1][1][1].startswith(
@@ -143,6 +171,13 @@ def test_differences_and_shares_are_paired(runs):
     assert got["methods"]["fade"]["test_pass_at_most"]["mean"] == 0.9
     assert got["curves"]["fade"]["pass_at_1"] == [[0.2, 0.6, 0.7], [0.2, 0.3, 0.4]]
     json.dumps(got, allow_nan=False)
+    # No share of an oracle that gains nothing, or loses.
+    lost = headline_results.compare(runs | {"oracle": runs["uniform"]})["oracle_share"]["fade"]
+    assert lost["validation_end"]["share"] is None
+    worse = {"uniform": runs["oracle"], "oracle": runs["uniform"], "fade": runs["fade"]}
+    assert (
+        headline_results.compare(worse)["oracle_share"]["fade"]["validation_end"]["share"] is None
+    )
 
 
 def test_generated_for_each_trained_by_hand(tmp_path):

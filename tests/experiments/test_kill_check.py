@@ -1,11 +1,14 @@
 """Runs that are killed and resumed; the whole check of twenty kills is `experiments.kill_check`."""
 
+import dataclasses
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from experiments import kill_check, run_equality, train
+from experiments import kill_check, run_equality, run_folder, run_identity, train
 from experiments.run_identity import Watch
 from paced_jax.metrics import read_json_lines
 
@@ -13,7 +16,7 @@ from paced_jax.metrics import read_json_lines
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"kills": 0}, "kills must be at least 1, got 0"),
+        ({"kills": 1}, "kills must be at least 2, one a scheduler, got 1"),
         ({"schedulers": ()}, "schedulers must be distinct"),
         ({"iterations": 6}, "iterations must be a multiple of 4, got 6"),
         ({"longest": 0.0}, "longest must be positive, got 0"),
@@ -22,6 +25,75 @@ from paced_jax.metrics import read_json_lines
 def test_a_check_of_nothing_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         kill_check.Config(**changes)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+
+folder, resumes = Path(sys.argv[1]) / "run", sys.argv[2] == "resumes"
+(folder / "checkpoints" / "2").mkdir(parents=True, exist_ok=True)
+path = folder / "metrics.jsonl"
+kept = path.read_bytes().splitlines(keepends=True)[: 2 if resumes else 0] if path.exists() else []
+path.write_bytes(b"".join(kept))
+while True:
+    time.sleep(0.1)
+    with path.open("a") as file:
+        file.write(f"{time.perf_counter()}\\n")
+"""
+
+
+class Writer(kill_check.Trainer):
+    """A process that writes lines for ever, after the first two or from the beginning again."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, out):
+        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out), self.how])
+
+
+def test_a_run_that_begins_again_is_found_out(tmp_path):
+    # Deterministic as runs are, its end would look as if it had gone on.
+    for how in ("resumes", "begins again"):
+        out = tmp_path / how
+        (out / "run").mkdir(parents=True)
+        trainer = Writer(how)
+        first = kill_check.kill_once(trainer, out, 3, 0.05)
+        assert first is not None and first["resumed_at"] == 0 and first["killed_after"] >= 3
+        if how == "resumes":
+            second = kill_check.kill_once(trainer, out, 2, 0.05)
+            assert second is not None and second["resumed_at"] == 2
+            assert second["killed_after"] >= 4
+        else:
+            with pytest.raises(RuntimeError, match="did not go on from its checkpoint of 2"):
+                kill_check.kill_once(trainer, out, 2, 0.05)
+
+
+def test_what_is_no_run_of_this_program_is_not_gone_on_with(tmp_path):
+    plan, watch = train.TrainConfig(iterations=20), Watch(checkpoint_every=10)
+    (tmp_path / "run").mkdir()
+    outer, inner = tmp_path / "config.json", tmp_path / "run" / "config.json"
+    run_folder.write_json(outer, {"watch": dataclasses.asdict(watch)})
+    content = run_identity.identity(plan, watch)
+    run_folder.write_json(inner, content)
+    stored = train.stored(tmp_path)
+    assert train.training_part(stored) == plan and stored.watch == watch
+    for change, message in (
+        ({"format": 3}, r"resume: .*config\.json has format 3, wanted 4"),
+        ({"run": content["run"] | {"colour": 1}}, r"no configuration: .*'colour'"),
+        ({"run": content["run"] | {"chunk": 0}}, "chunk must be positive, got 0"),
+    ):
+        run_folder.write_json(inner, content | change)
+        with pytest.raises(ValueError, match=message):
+            train.stored(tmp_path)
+    run_folder.write_json(inner, content)
+    run_folder.write_json(outer, {})
+    with pytest.raises(ValueError, match=r"no configuration: 'watch'"):
+        train.stored(tmp_path)
+    inner.write_text(inner.read_text()[:100])
+    with pytest.raises(ValueError, match=r"run/config\.json is no JSON"):
+        train.stored(tmp_path)
 
 
 @pytest.mark.slow

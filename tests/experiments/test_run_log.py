@@ -54,7 +54,7 @@ def iterations_of(folder):
 
 
 def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
         log.look(0, {"pass_at_1": 0.0})
         for first in (0, 2, 4):
             log.chunk(records(first, first + 2), {"iteration_seconds": 1.0}, {"learn_seconds": 9.0})
@@ -63,7 +63,7 @@ def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
     assert iterations_of(tmp_path) == [0, 1, 2, 3, 4, 5]
     # Killed after iteration 6; the last whole checkpoint is of 4.
     tally = Tally()
-    with RunLog(tmp_path, WATCH, tally, resume_at=4) as log:
+    with RunLog(tmp_path, WATCH, tally, resume_at=4, iterations=8) as log:
         assert iterations_of(tmp_path) == [0, 1, 2, 3]
         ((ids, line),) = tally.resumed
         assert ids.shape == (4, M) and line["rollouts"] == 40.0
@@ -82,7 +82,7 @@ def test_a_resumed_log_reads_like_one_that_went_on(tmp_path):
 
 
 def test_the_look_at_the_end_of_a_shorter_run_is_not_a_longer_ones(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
         log.look(0, {"pass_at_1": 0.0})
         for first in (0, 2, 4):
             log.chunk(records(first, first + 2), {})
@@ -90,7 +90,7 @@ def test_the_look_at_the_end_of_a_shorter_run_is_not_a_longer_ones(tmp_path):
         log.look(6, {"pass_at_1": 0.6})
         log.finish()
     (tmp_path / "summary.json").write_text("{}")
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=6):
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=6, iterations=8):
         assert not (tmp_path / "summary.json").exists()
     looks = read_json_lines(tmp_path / "evaluation" / "metrics.jsonl")
     assert [look["iteration"] for look in looks] == [0, 4]
@@ -98,19 +98,20 @@ def test_the_look_at_the_end_of_a_shorter_run_is_not_a_longer_ones(tmp_path):
 
 
 def test_starting_again_drops_everything(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
         log.look(0, {"pass_at_1": 0.0})
         log.chunk(records(0, 2), {})
         log.finish()
     tally = Tally()
-    with RunLog(tmp_path, WATCH, tally, resume_at=0):
+    with RunLog(tmp_path, WATCH, tally, resume_at=0, iterations=8):
         pass
     assert read_groups(tmp_path) == {} and tally.resumed == []
     assert read_json_lines(tmp_path / "evaluation" / "metrics.jsonl") == []
 
 
 def test_a_crash_while_files_are_joined_loses_and_doubles_nothing(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
+        log.look(0, {"pass_at_1": 0.0})
         log.chunk(records(0, 2), {})
         log.chunk(records(2, 4), {})
         parts = {path: path.read_bytes() for path in (tmp_path / "groups").glob("*.npz")}
@@ -121,7 +122,7 @@ def test_a_crash_while_files_are_joined_loses_and_doubles_nothing(tmp_path):
         path.write_bytes(content)
     (tmp_path / "groups" / "00000004.npz.tmp").write_bytes(b"half")
     assert iterations_of(tmp_path) == [0, 1, 2, 3]
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=4) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=4, iterations=8) as log:
         log.chunk(records(4, 6), {})
     assert iterations_of(tmp_path) == [0, 1, 2, 3, 4, 5]
 
@@ -154,16 +155,51 @@ with run_folder.alone(Path(sys.argv[1])):
 
 
 def test_iterations_after_a_fault_are_not_logged(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
         log.chunk(records(0, 3, live=[True, True, False]), {})
     assert iterations_of(tmp_path) == [0, 1]
     assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 2
 
 
+def test_the_look_at_a_runs_end_stays_where_the_run_ends_there(tmp_path):
+    # Killed between the last checkpoint and the summary; 4 is due anyway, 6 because it is the end.
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=6) as log:
+        assert not log.looked
+        for first in (0, 2, 4):
+            if first != 2:
+                log.look(first, {"pass_at_1": first / 10})
+            log.chunk(records(first, first + 2), {})
+        log.look(6, {"pass_at_1": 0.6})
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=6, iterations=6) as log:
+        assert log.looked
+    looks = read_json_lines(tmp_path / "evaluation" / "metrics.jsonl")
+    assert [look["iteration"] for look in looks] == [0, 4, 6]
+    # One that is due and missing is told, so that the run can look again.
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=6, iterations=8) as log:
+        assert not log.looked
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=6, iterations=6) as log:
+        assert not log.looked
+
+
 def test_a_log_that_does_not_reach_the_checkpoint_is_refused(tmp_path):
-    with RunLog(tmp_path, WATCH, Tally(), resume_at=0) as log:
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
+        log.look(0, {"pass_at_1": 0.0})
         log.chunk(records(0, 2), {})
-    with pytest.raises(ValueError, match=r"of iteration 4, metrics\.jsonl has 2 lines .* groups 2"):
-        RunLog(tmp_path, WATCH, Tally(), resume_at=4)
+    message = r"iteration 4; metrics\.jsonl has 2 before it, not 4, groups has 2 before it, not 4$"
+    with pytest.raises(ValueError, match=message):
+        RunLog(tmp_path, WATCH, Tally(), resume_at=4, iterations=8)
     assert iterations_of(tmp_path) == [0, 1]  # as it was
     assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 2
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has 0 before it"):
+        RunLog(tmp_path, WATCH, Tally(), resume_at=2, iterations=8)
+    assert iterations_of(tmp_path) == [0, 1]
+
+
+def test_a_missing_look_is_refused(tmp_path):
+    with RunLog(tmp_path, WATCH, Tally(), resume_at=0, iterations=8) as log:
+        log.look(0, {"pass_at_1": 0.0})
+        for first in (0, 2, 4):
+            log.chunk(records(first, first + 2), {})
+    with pytest.raises(ValueError, match=r"6; evaluation/metrics\.jsonl has 1 before it, not 2$"):
+        RunLog(tmp_path, WATCH, Tally(), resume_at=6, iterations=8)

@@ -231,6 +231,26 @@ def test_another_run_is_refused_by_name(saved, about, message):
     assert steps_of(folder) == [4]
 
 
+def test_what_a_run_is_may_be_told_in_any_values_that_json_takes(tmp_path):
+    about = {"run": {"seeds": (0, 1), 2: None}}
+    with Checkpoints(tmp_path, about) as checkpoints:
+        checkpoints.save(first())
+    with Checkpoints(tmp_path, about) as checkpoints:
+        assert int(checkpoints.restore(first()).iteration) == 0 and steps_of(tmp_path) == [0]
+
+
+def test_a_run_that_began_again_beside_later_checkpoints_is_told_so(saved):
+    folder, state = saved
+    expected = host(state)
+    with Checkpoints(folder, ABOUT) as checkpoints:
+        with pytest.raises(ValueError, match=r"state\.iteration: .* of 4 already, got 0; restore"):
+            checkpoints.save(first(seed=1))
+        checkpoints.save(state)  # the same one, once more
+    with Checkpoints(folder, ABOUT) as checkpoints:
+        assert_same(host(checkpoints.restore(first())), expected)
+    assert steps_of(folder) == [4]
+
+
 def test_arrays_of_another_program_are_refused_by_name(saved):
     folder, _ = saved
     state = first()
@@ -353,6 +373,8 @@ def test_fingerprints_see_contents_shapes_types_and_order():
     ]
     assert len(set(prints)) == len(prints)
     assert fingerprint([one.copy(), two]) == prints[0] and len(prints[0]) == 16
+    with pytest.raises(ValueError, match="of numbers or strings, got object"):
+        fingerprint([np.array(["a", None])])
 
 
 def test_keep_must_be_positive(tmp_path):

@@ -98,6 +98,21 @@ def test_a_resumed_run_reads_like_an_uninterrupted_one(tmp_path):
     assert [p.name for p in (tmp_path / "crashed").iterdir() if p.is_file()] == ["metrics.jsonl"]
 
 
+def test_events_that_a_killed_process_had_not_written_are_there_once_it_goes_on(tmp_path):
+    program = (
+        "import os, sys; from paced_jax.metrics import open_writers\n"
+        "writers = open_writers(sys.argv[1])\n"
+        "for i in range(5):\n"
+        "    writers.write(i, {'always': float(i)})\n"
+        "os._exit(1)\n"  # before the background thread has written an event
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == 1
+    assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 5
+    with open_writers(tmp_path, resume_at=4) as writers:
+        writers.write(4, {"always": 4.0})
+    assert curves(tmp_path / "tensorboard") == {"always": [(i, float(i)) for i in range(5)]}
+
+
 @pytest.mark.parametrize("iteration", [0, 2, 3, 9])
 def test_cut_drops_an_iteration_and_later_ones(tmp_path, iteration):
     lines = JsonLines(tmp_path / "metrics.jsonl")
