@@ -6,7 +6,7 @@ keeps them side by side, layers stacked, matrices as [inputs, outputs].
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -182,7 +182,7 @@ def fill(
 
 def split(
     config: DecoderConfig, names: Mapping[str, str], params: Params
-) -> Iterable[tuple[str, Num[np.ndarray, "..."]]]:
+) -> Iterator[tuple[str, Num[np.ndarray, "..."]]]:
     """The reverse of `fill`: the tensors of a file, one by one, contiguous, dtype as stored."""
     for name, place in places(config, names).items():
         parameter: Array = _find(params, place.path)

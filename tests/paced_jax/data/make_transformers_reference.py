@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
+import torch  # pyright: ignore[reportMissingImports]
+import transformers  # pyright: ignore[reportMissingImports]
 
 HERE = Path(__file__).parent
+VOCABULARY = 37
 COMMON = dict(
-    vocab_size=37,
+    vocab_size=VOCABULARY,
     hidden_size=24,
     intermediate_size=40,
     num_hidden_layers=2,
@@ -74,7 +75,7 @@ def stirred(model, seed):
 
 def tokens():
     """Three sequences of eleven tokens."""
-    return np.random.default_rng(5).integers(0, COMMON["vocab_size"], (3, 11))
+    return np.random.default_rng(5).integers(0, VOCABULARY, (3, 11))
 
 
 def logits(model):
