@@ -171,29 +171,17 @@ class TensorBoard:
     last of them until `open_writers` resumes it.
     """
 
-    def __init__(self, folder: str | Path, *, resume_at: SupportsIndex = 0) -> None:
-        """Starts a new event file in the folder.
+    def __init__(self, folder: str | Path) -> None:
+        """Starts a new event file in the folder, and deletes what older ones hold.
 
         Args:
             folder: where the event files are; made if missing.
-            resume_at: the first iteration that will be written; TensorBoard hides what earlier
-                files hold of it and later ones. At 0 they hold nothing else, and are deleted.
         """
         from tensorboardX import SummaryWriter  # here, because it brings protobuf along
 
-        folder = Path(folder)
-        if resume_at.__index__() == 0:
-            for old in folder.glob("*tfevents*"):
-                old.unlink()
-        # Event files are named by the second they were opened in. The number keeps a second one of
-        # the same second from overwriting the first, and sorts after it.
-        number = sum(1 for _ in folder.glob("*tfevents*"))
-        self._writer = SummaryWriter(
-            str(folder),
-            purge_step=resume_at.__index__(),
-            flush_secs=10,
-            filename_suffix=f".{number:04d}",
-        )
+        for old in Path(folder).glob("*tfevents*"):
+            old.unlink()
+        self._writer = SummaryWriter(str(folder), flush_secs=10)
 
     def write(self, iteration: SupportsIndex, scalars: Mapping[str, SupportsFloat]) -> None:
         """Writes the scalars that are finite; they are stored as float32.
