@@ -27,12 +27,11 @@ The answer is text from a model and is never evaluated as Python (`sympy.parse_e
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from paced_jax.verifiers import math_text
 from paced_jax.verifiers.pool import WorkerPool
-from paced_jax.verifiers.verdicts import NONE, RIGHT, WRONG, Verdicts
+from paced_jax.verifiers.verdicts import NONE, RIGHT, WRONG
 
 # Golds that math-verify 0.9.0 cannot read, by benchmark and id: another writing of the same answer
 # is none (`gold unparsed`) or wrong there; the gold's own text is right. (minerva_math 112 is read,
@@ -168,8 +167,10 @@ def _parse(text: str) -> list[Any]:
     )
 
 
-class MathVerifier:
-    """Judges final answers to mathematics problems; golds are the answers' texts.
+class MathVerifier(WorkerPool):
+    """Judges final answers to mathematics problems, by the table of this module.
+
+    Golds are the answers' texts.
 
     Args:
         workers: number of processes, >= 1.
@@ -180,18 +181,4 @@ class MathVerifier:
     """
 
     def __init__(self, *, workers: int = 4, limit: float = 5.0):
-        self.pool = WorkerPool(f"{__name__}:grade", workers=workers, limit=limit)
-
-    def verify(self, responses: Sequence[str], golds: Sequence[str]) -> Verdicts:
-        """Returns the verdicts, [R], by the table of this module."""
-        return self.pool.verify(responses, golds)
-
-    def close(self) -> None:
-        """Ends the worker processes."""
-        self.pool.close()
-
-    def __enter__(self) -> "MathVerifier":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+        super().__init__(f"{__name__}:grade", workers=workers, limit=limit)

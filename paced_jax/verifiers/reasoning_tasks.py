@@ -8,13 +8,12 @@ group disagrees.
 """
 
 import json
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from paced_jax.verifiers.math_text import find_answer
 from paced_jax.verifiers.pool import WorkerPool
-from paced_jax.verifiers.verdicts import RIGHT, WRONG, Verdicts
+from paced_jax.verifiers.verdicts import RIGHT, WRONG
 
 
 def load() -> None:
@@ -56,8 +55,10 @@ def grade(response: str, gold: str) -> tuple[int, str]:
     return (RIGHT, "right") if score >= 1 else (WRONG, "wrong")
 
 
-class ReasoningVerifier:
+class ReasoningVerifier(WorkerPool):
     """Judges answers to tasks of reasoning-gym; `gold` writes the golds.
+
+    Right for a score of 1; none where scoring fails.
 
     Args:
         workers: number of processes, >= 1.
@@ -68,18 +69,4 @@ class ReasoningVerifier:
     """
 
     def __init__(self, *, workers: int = 4, limit: float = 10.0):
-        self.pool = WorkerPool(f"{__name__}:grade", workers=workers, limit=limit)
-
-    def verify(self, responses: Sequence[str], golds: Sequence[str]) -> Verdicts:
-        """Returns the verdicts, [R]: right for a score of 1; none where scoring fails."""
-        return self.pool.verify(responses, golds)
-
-    def close(self) -> None:
-        """Ends the worker processes."""
-        self.pool.close()
-
-    def __enter__(self) -> "ReasoningVerifier":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+        super().__init__(f"{__name__}:grade", workers=workers, limit=limit)
