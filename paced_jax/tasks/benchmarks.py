@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fade_jax.prompt_rows import Row, plain_answer, read_field, read_rows, value_at
+from paced_jax.verifiers.math_text import braced
 
 
 class Problem(NamedTuple):
@@ -90,13 +91,7 @@ def last_boxed(text: str) -> str | None:
     start = text.rfind(r"\boxed{")
     if start < 0:
         return None
-    start += len(r"\boxed{")
-    depth = 1
-    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):  # \{ and \} are content
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return text[start : start + brace.start()]
-    return None
+    return braced(text, start + len(r"\boxed{"))
 
 
 class _Layout(NamedTuple):

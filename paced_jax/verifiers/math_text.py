@@ -59,7 +59,7 @@ def find_answer(response: str) -> str | None:
         return ""
     if starts:
         last = starts[-1]
-        return _braced(response, last.end()) if last[1] == "{" else last[1]
+        return (braced(response, last.end()) or "") if last[1] == "{" else last[1]
     marks = list(re.finditer(r"####\s*(.*)|answer(?:\s+is|\s*:)\s*:?\s*(.*)", response, re.I))
     if marks:
         return next(part for part in marks[-1].groups() if part is not None).strip(" *.")
@@ -67,14 +67,17 @@ def find_answer(response: str) -> str | None:
     return line if line and "\n" not in line and len(line) <= 100 else None
 
 
-def _braced(text: str, start: int) -> str:
-    """The text from `start` to the brace that closes; empty when none does."""
+def braced(text: str, start: int) -> str | None:
+    r"""The text from `start`, which follows a brace, to the brace that closes it.
+
+    None where nothing closes it; `\{` and `\}` are content.
+    """
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:], re.S):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
         if depth == 0:
             return text[start : start + match.start()]
-    return ""
+    return None
 
 
 def tidy(answer: str) -> str:

@@ -6,7 +6,6 @@ lines of JSON. The template ends when its control socket closes, and the kernel 
 with it. (Not the template with its own parent: that signal comes when the parent's thread ends.)
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -16,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-_PR_SET_PDEATHSIG = 1
+from paced_jax.verifiers.jail import kernel
 
 
 def main(grader: str, descriptor: int, memory_bytes: int) -> None:
@@ -68,7 +67,8 @@ def _fork(grade: Callable, descriptor: int, memory_bytes: int, control: socket.s
         return child
     try:
         control.close()
-        _die_with_parent()
+        if sys.platform == "linux":  # the kernel ends a worker with its template
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _serve(grade, socket.socket(fileno=descriptor))
@@ -92,11 +92,6 @@ def _serve(grade: Callable, work: socket.socket) -> None:
 
 def _say(to: socket.socket, message: dict) -> None:
     to.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
