@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int
 
 from paced_jax.policy.text import Tokenizer, pad
-from paced_jax.tasks.skill_pool import HELD_OUT_SHARE, SkillPool, SkillPools, spread
+from paced_jax.tasks.skill_pool import SkillPool, SkillPools, shares
 
 MAX_LENGTH = 3
 """Most digits of an operand."""
@@ -148,12 +148,10 @@ def build_pool(
     total = num_train + num_validation + num_test
     drawn = [questions(*cell, total, rng) for cell in cells]
     exist = np.array([len(pairs) for pairs in drawn])
-    held_out_most = (exist * HELD_OUT_SHARE).astype(np.int64)
-    quotas = [spread(num, held_out_most, rng) for num in (num_validation, num_test)]
-    quotas.insert(0, spread(num_train, exist - quotas[0] - quotas[1], rng))
+    quotas = shares(exist, num_train, num_validation, num_test, rng)
     parts: list[list[tuple[int, int, int, int]]] = [[], [], []]
     names = list(ARITHMETIC)
-    for (skill, n), pairs, quota in zip(cells, drawn, np.stack(quotas, axis=1), strict=True):
+    for (skill, n), pairs, quota in zip(cells, drawn, quotas.T, strict=True):
         for part, rows in zip(parts, np.split(pairs, np.cumsum(quota)), strict=False):
             part += [(names.index(skill), n, int(a), int(b)) for a, b in rows]
     encoded = [_encode(tokenizer, part, rng) for part in parts]
@@ -167,7 +165,7 @@ def _encode(tokenizer, problems, rng):
     for i in rng.permutation(len(problems)):
         skill, length, a, b = problems[i]
         prompt = prompt_text(names[skill], a, b)
-        whole = "".join(line(names[skill], *operands) for operands in (*SHOTS, (a, b)))
+        whole = prompt + ARITHMETIC[names[skill]].answer(a, b) + END
         start, ids = tokenizer.encode(prompt), tokenizer.encode(whole)
         if ids[: len(start)] != start:
             raise ValueError(f"tokenizer: joins the end of a prompt and its answer in {whole!r}")

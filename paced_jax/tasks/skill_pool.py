@@ -93,6 +93,34 @@ def spread(total: int, capacity: Int[np.ndarray, " C"], rng: np.random.Generator
     return share
 
 
+def shares(
+    exist: Int[np.ndarray, " C"],
+    num_train: int,
+    num_validation: int,
+    num_test: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "3 C"]:
+    """How many prompts of each cell go to training, validation and test.
+
+    Args:
+        exist: [C], distinct prompts of a cell.
+        num_train: training prompts.
+        num_validation: validation prompts.
+        num_test: test prompts.
+        rng: consumed.
+
+    Returns:
+        [3, C] int64; held-out sets take at most `HELD_OUT_SHARE` of a cell each.
+
+    Raises:
+        ValueError: as `spread`.
+    """
+    held_out_most = np.minimum(exist * HELD_OUT_SHARE, num_validation + num_test).astype(np.int64)
+    held_out = [spread(num, held_out_most, rng) for num in (num_validation, num_test)]
+    left = np.minimum(exist - held_out[0] - held_out[1], num_train)
+    return np.stack([spread(num_train, left, rng), *held_out])
+
+
 def _draw_distinct(count: int, digits: int, rng: np.random.Generator) -> np.ndarray:
     """[count, digits] distinct digit rows, in random order, uniform among such sets."""
     if digits <= 4:
@@ -135,10 +163,7 @@ def build_pool(
     """
     rng = np.random.default_rng(seed)
     exist = distinct_prompts(max_length).reshape(-1)
-    held_out_most = np.minimum(exist * HELD_OUT_SHARE, num_validation + num_test).astype(np.int64)
-    quotas = [spread(num, held_out_most, rng) for num in (num_validation, num_test)]
-    left = np.minimum(exist - quotas[0] - quotas[1], num_train)
-    quotas = np.stack([spread(num_train, left, rng), *quotas])
+    quotas = shares(exist, num_train, num_validation, num_test, rng)
     columns: list[list[tuple]] = [[], [], []]
     for cell, quota in enumerate(quotas.T):
         skill, length = cell // max_length, cell % max_length + 1
