@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.trainer_pipe import serve
-from experiments.benchmarks.trainer_work import Work, from_hugging_face, read_safetensors
+from experiments.benchmarks.trainer_work import Work
 from fade_jax import driver
 from paced_jax import admit, optimizers, partition, pieces, schedulers
 from paced_jax.learning import LearnOptions, learn
 from paced_jax.objectives import grpo, paced
 from paced_jax.pieces import Setup
+from paced_jax.policy import hf
 from paced_jax.policy.decoder import abstract
 from paced_jax.policy.forward import logits, sequence_log_probs
 from paced_jax.policy.sampling import sample
@@ -52,11 +53,7 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
     """Loads the work and makes the actions."""
     work = Work(**json.loads((folder / "work.json").read_text()))
     rows = {name: jnp.asarray(x) for name, x in np.load(folder / "rows.npz").items()}
-    graphdef, _ = abstract(work.decoder)
-    policy = jax.tree.map(
-        jnp.asarray,
-        from_hugging_face(work.decoder, read_safetensors(folder / "model.safetensors")),
-    )
+    graphdef, policy, _ = hf.load(folder)
     optimizer = optimizers.make_optimizer(1e-6, policy_weight_decay=0.0)
     carried: dict[str, Any] = {
         "learner": jax.jit(

@@ -7,13 +7,13 @@ same Qwen2. Biases and norms are drawn too: at 0 and 1 they would hide a mistake
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from paced_jax.policy import hf
 from paced_jax.policy.config import DecoderConfig
-from paced_jax.policy.decoder import GraphDef, Params, abstract, create
+from paced_jax.policy.decoder import GraphDef, Params, create
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,90 +79,6 @@ def draw_policy(work: Work) -> tuple[GraphDef, Params]:
     return graphdef, jax.tree_util.tree_map_with_path(stir, params)
 
 
-def to_hugging_face(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
-    """The parameters under Hugging Face's names, matrices as [outputs, inputs]."""
-    layers = jax.tree.map(np.asarray, params["layers"])
-    ends = np.cumsum([config.num_heads, config.num_kv_heads]) * config.head_size
-    out = {
-        "model.embed_tokens.weight": np.asarray(params["embedding"]),
-        "model.norm.weight": np.asarray(params["norm"]["scale"]),
-    }
-    for i in range(config.num_layers):
-        start = f"model.layers.{i}."
-        out[start + "input_layernorm.weight"] = layers["attention_norm"]["scale"][i]
-        out[start + "post_attention_layernorm.weight"] = layers["mlp_norm"]["scale"][i]
-        out[start + "self_attn.o_proj.weight"] = layers["o"]["kernel"][i].T
-        out[start + "mlp.down_proj.weight"] = layers["down"]["kernel"][i].T
-        for name, kind in (("kernel", "weight"), ("bias", "bias")):
-            columns = np.split(layers["qkv"][name][i], ends, axis=-1)
-            for which, piece in zip("qkv", columns, strict=True):
-                out[f"{start}self_attn.{which}_proj.{kind}"] = piece.T
-        gate, up = np.split(layers["gate_up"]["kernel"][i], 2, axis=-1)
-        out[start + "mlp.gate_proj.weight"] = gate.T
-        out[start + "mlp.up_proj.weight"] = up.T
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in out.items()}
-
-
-def from_hugging_face(config: DecoderConfig, tensors: dict[str, np.ndarray]) -> Params:
-    """The reverse of `to_hugging_face`."""
-
-    def layer(i: int) -> dict[str, Any]:
-        own = {
-            name.removeprefix(f"model.layers.{i}."): array
-            for name, array in tensors.items()
-            if name.startswith(f"model.layers.{i}.")
-        }
-
-        def join(names: list[str], kind: str) -> np.ndarray:
-            return np.concatenate([own[f"{name}_proj.{kind}"].T for name in names], axis=-1)
-
-        heads = [f"self_attn.{which}" for which in "qkv"]
-        return {
-            "attention_norm": {"scale": own["input_layernorm.weight"]},
-            "qkv": {"kernel": join(heads, "weight"), "bias": join(heads, "bias")},
-            "o": {"kernel": own["self_attn.o_proj.weight"].T},
-            "mlp_norm": {"scale": own["post_attention_layernorm.weight"]},
-            "gate_up": {"kernel": join(["mlp.gate", "mlp.up"], "weight")},
-            "down": {"kernel": own["mlp.down_proj.weight"].T},
-        }
-
-    layers = jax.tree.map(lambda *x: np.stack(x), *map(layer, range(config.num_layers)))
-    return {
-        "embedding": tensors["model.embed_tokens.weight"],
-        "layers": layers,
-        "norm": {"scale": tensors["model.norm.weight"]},
-    }
-
-
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes float32 arrays as safetensors: length of the header, header, bytes."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, array in tensors.items():
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in tensors.values():
-            file.write(array.tobytes())
-
-
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads them back."""
-    content = path.read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:begin])
-    header.pop("__metadata__", None)
-
-    def array(entry: dict[str, Any]) -> np.ndarray:
-        start, end = entry["data_offsets"]
-        return np.frombuffer(content[begin + start : begin + end], "<f4").reshape(entry["shape"])
-
-    return {name: array(entry) for name, entry in header.items()}
-
-
 def write(work: Work, folder: Path) -> None:
     """Writes `model.safetensors`, `config.json`, `work.json` and `rows.npz`.
 
@@ -170,31 +86,9 @@ def write(work: Work, folder: Path) -> None:
     advantages [R].
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = work.decoder
-    graphdef, params = draw_policy(work)
-    shapes = jax.tree.map(np.shape, abstract(config)[1])
-    tensors = to_hugging_face(config, params)
-    assert jax.tree.map(np.shape, from_hugging_face(config, tensors)) == shapes
-    del graphdef
-    write_safetensors(folder / "model.safetensors", tensors)
-    description = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "intermediate_size": config.intermediate_size,
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": True,
-        "hidden_act": "silu",
-        "max_position_embeddings": work.prompt_length + work.response_length,
-        "dtype": "float32",
-        "use_cache": True,
-    }
-    (folder / "config.json").write_text(json.dumps(description, indent=1) + "\n")
+    for old in folder.glob("*.safetensors*"):
+        old.unlink()
+    hf.save(folder, work.decoder, draw_policy(work)[1])
     (folder / "work.json").write_text(json.dumps(asdict(work)) + "\n")
     rng = np.random.default_rng(work.seed + 1)
     rewards = rng.integers(0, 2, (work.prompts, work.group_size)).astype(np.float32)

@@ -10,24 +10,17 @@ import pytest
 
 from experiments.benchmarks import trainer, trainer_report
 from experiments.benchmarks.make_peer_venvs import PINS, python_of
-from experiments.benchmarks.trainer_work import (
-    Work,
-    draw_policy,
-    from_hugging_face,
-    read_safetensors,
-    to_hugging_face,
-    write,
-    write_safetensors,
-)
+from experiments.benchmarks.trainer_work import Work, draw_policy, write
+from paced_jax.policy import hf
 
 STORED = Path(__file__).parents[2] / "experiments" / "results" / "trainer" / "results.json"
 SMALL = trainer.Config().shortened().work
 
 
 def test_weights_round_trip_under_hugging_faces_names(tmp_path):
-    config = SMALL.decoder
     _, params = draw_policy(SMALL)
-    tensors = to_hugging_face(config, params)
+    write(SMALL, tmp_path)
+    tensors = dict(hf.stream(hf.shards(tmp_path)))
     d, h, f = 32, 8, 48
     layer = {
         "input_layernorm.weight": (d,),
@@ -48,8 +41,8 @@ def test_weights_round_trip_under_hugging_faces_names(tmp_path):
     assert {name: array.shape for name, array in tensors.items()} == shapes
     # Nothing that a mistake could hide behind: no bias is 0, no scale 1.
     assert not np.any(tensors["model.layers.1.self_attn.k_proj.bias"] == 0)
-    write_safetensors(tmp_path / "model.safetensors", tensors)
-    back = from_hugging_face(config, read_safetensors(tmp_path / "model.safetensors"))
+    _, back, config = hf.load(tmp_path)
+    assert config == SMALL.decoder
     assert jax.tree.structure(back) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
