@@ -9,6 +9,7 @@ group disagrees.
 
 import json
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from paced_jax.verifiers.math_text import find_answer
@@ -19,7 +20,7 @@ from paced_jax.verifiers.verdicts import RIGHT, WRONG
 def load() -> None:
     """Imports reasoning-gym; ImportError names the extra where it is missing."""
     try:
-        import reasoning_gym  # noqa: F401
+        import_module("reasoning_gym")
     except ImportError as error:
         raise ImportError("reasoning tasks need the extra fade-jax[reasoning]") from error
 
@@ -31,9 +32,7 @@ def gold(dataset: str, entry: dict[str, Any]) -> str:
 
 @cache
 def _dataset(name: str) -> Any:
-    import reasoning_gym
-
-    return reasoning_gym.create_dataset(name, size=1, seed=0)
+    return import_module("reasoning_gym").create_dataset(name, size=1, seed=0)
 
 
 def grade(response: str, gold: str) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """Tasks of reasoning-gym as a verifier."""
 
 import importlib.util
+from importlib import import_module
 
 import pytest
 
@@ -17,9 +18,7 @@ TASKS = ("chain_sum", "spell_backward", "basic_arithmetic", "countdown")
 
 def entries(name):
     # In a process of its own would be slower; the import is the test's, not the package's.
-    import reasoning_gym
-
-    return list(reasoning_gym.create_dataset(name, size=3, seed=7))
+    return list(import_module("reasoning_gym").create_dataset(name, size=3, seed=7))
 
 
 @pytest.mark.slow
