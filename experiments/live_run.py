@@ -55,7 +55,12 @@ def open_bench(config: TrainConfig, watch: Watch) -> Bench:
     """Loads policy and pools, and prepares what is compiled once for all methods."""
     ground = prepare_ground(config)
     evaluate = jax.jit(
-        partial(evaluation.evaluate, ground.base.graphdef, batch_size=watch.eval_batch),
+        partial(
+            evaluation.evaluate,
+            ground.base.graphdef,
+            batch_size=watch.eval_batch,
+            eos_id=ground.task.eos_id,
+        ),
         static_argnames=("group_size",),
     )
     rates = jax.jit(
@@ -266,7 +271,9 @@ def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -
     """Pass rates of a policy on held-out prompts, as `evaluation.summarise` names them."""
     problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
     result = bench.evaluate(policy, problems, key, group_size=group_size)
-    return evaluation.summarise(jax.device_get(result), pool.skill, pool.length)
+    return evaluation.summarise(
+        jax.device_get(result), pool.skill, pool.length, skills=bench.ground.task.skills
+    )
 
 
 def _tell(bench: Bench, run: Run, state: RunState) -> RunState:

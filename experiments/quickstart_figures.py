@@ -1,5 +1,6 @@
 """Figures of the quickstart: what was generated, learnt, predicted and chosen."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,22 @@ from paced_jax.tasks.tokens import SKILLS
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def draw(folder: Path, runs: Runs, pool: SkillPool) -> list[tuple[Path, str]]:
+def draw(
+    folder: Path,
+    runs: Runs,
+    pool: SkillPool,
+    *,
+    skills: Sequence[str] = SKILLS,
+    held_out: int = 512,
+) -> list[tuple[Path, str]]:
     """Draws all figures.
 
     Args:
         folder: of the experiment; runs are in `runs/<method>/seed_<seed>`.
         runs: summaries of every seed by method.
         pool: training prompts.
+        skills: names of its skills.
+        held_out: validation prompts.
 
     Returns:
         (path, caption) of each.
@@ -34,9 +44,9 @@ def draw(folder: Path, runs: Runs, pool: SkillPool) -> list[tuple[Path, str]]:
         for name, summaries in runs.items()
     }
     return [
-        _progress(folder, runs, groups),
+        _progress(folder, runs, groups, held_out),
         _calibration(folder, groups),
-        _chosen(folder, groups, pool),
+        _chosen(folder, groups, pool, skills),
     ]
 
 
@@ -48,7 +58,7 @@ def _band(axis, x, curves: np.ndarray, index: int, label: str) -> None:
         axis.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.13)
 
 
-def _progress(folder: Path, runs: Runs, groups) -> tuple[Path, str]:
+def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, str]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7))
     for i, (name, summaries) in enumerate(runs.items()):
         flags = np.array([~g["degenerate"] for g in groups[name]]).mean(axis=2)  # [seeds, its]
@@ -66,7 +76,7 @@ def _progress(folder: Path, runs: Runs, groups) -> tuple[Path, str]:
     left.set_ylim(0, 1)
     right.set(
         xlabel="rollouts generated",
-        ylabel="pass rate, 512 held-out prompts",
+        ylabel=f"pass rate, {held_out} held-out prompts",
         title="What the policy learnt",
     )
     left.legend(ncols=2, fontsize=8.5 if len(runs) < 6 else 7)
@@ -114,7 +124,7 @@ def _calibration(folder: Path, groups) -> tuple[Path, str]:
     )
 
 
-def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
+def _chosen(folder: Path, groups, pool: SkillPool, skills: Sequence[str]) -> tuple[Path, str]:
     figure, axes = plt.subplots(
         2,
         len(groups),
@@ -126,7 +136,7 @@ def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
     for column, (name, parts) in enumerate(groups.items()):
         blocks = max(1, parts[0]["prompt_ids"].shape[0] // 5)
         for row, (values, size) in enumerate(
-            ((pool.skill, len(SKILLS)), (pool.length - 1, widest))
+            ((pool.skill, len(skills)), (pool.length - 1, widest))
         ):
             shares = []
             for part in parts:
@@ -153,7 +163,7 @@ def _chosen(folder: Path, groups, pool: SkillPool) -> tuple[Path, str]:
                 axis.set_title(name, fontsize=10.5 if len(groups) < 6 else 8.5)
             else:
                 axis.set_xlabel("iteration")
-    axes[0, 0].set_yticks(range(len(SKILLS)), SKILLS)
+    axes[0, 0].set_yticks(range(len(skills)), skills)
     axes[1, 0].set_yticks(range(widest), [str(n + 1) for n in range(widest)])
     axes[1, 0].set_ylabel("length")
     figure.colorbar(image, ax=axes, label="share of the chosen prompts", shrink=0.8, extend="max")

@@ -192,6 +192,7 @@ def evaluate(
     *,
     group_size: int,
     batch_size: int,
+    eos_id: int = EOS,
     temperature: float = 1.0,
 ) -> Evaluation:
     """Samples a rollout group for each prompt of a pool and counts what is right. Consumes `key`.
@@ -209,6 +210,7 @@ def evaluate(
         key: for all rollouts.
         group_size: G, static.
         batch_size: most prompts at once, static; it bounds memory.
+        eos_id: the token that ends a response; by default that of the skill tasks.
         temperature: of the sampler, static; 0 takes the likeliest token.
 
     Returns:
@@ -242,7 +244,7 @@ def evaluate(
             slot,
             jax.random.fold_in(key, number),
             max_tokens=max_tokens,
-            eos_id=EOS,
+            eos_id=eos_id,
             temperature=temperature,
         )
         verdict = verify(
@@ -257,7 +259,7 @@ def evaluate(
             trials=count(verdict >= 0),
             distinct_correct=distinct_correct(tokens, mask, verdict == 1, slot, batch),
             response_tokens=count(mask.sum(axis=1)),
-            cut_off=count(mask[:, -1] & (tokens[:, -1] != EOS)),
+            cut_off=count(mask[:, -1] & (tokens[:, -1] != eos_id)),
         )
 
     numbers = jnp.arange(num_batches, dtype=jnp.int32)

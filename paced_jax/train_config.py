@@ -1,4 +1,4 @@
-"""What decides a training run on the skill tasks: one configuration, checked at the door."""
+"""What decides a training run: one configuration, checked at the door."""
 
 import dataclasses
 from typing import Literal
@@ -18,22 +18,26 @@ from paced_jax.objectives import (
     vargrad,
 )
 from paced_jax.policy.base_policies import known_policies
-from paced_jax.types import check_switches
+from paced_jax.types import check_choice, check_switches
 
 ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
+SMOLLM2 = "smollm2"
+"""The policy that is not shipped, see `policy.smollm2`."""
+
 BALANCE = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A training run on the skill tasks."""
+    """A training run."""
 
     scheduler: schedulers.SchedulerName = "paced"
     """Which prompts are trained on; "own" is for Python, see `training.prepare`."""
     objective: ObjectiveName = "paced"
     """The loss."""
     policy: str = "tiny"
-    """Base policy shipped with the package: tiny or base."""
+    """Policy to start from: tiny or base, shipped and asked about digits; or smollm2, a language
+    model of 135 million parameters, asked to calculate."""
     iterations: int = 100
     """Iterations; each generates num_prompts x group_size rollouts, whatever the method."""
     num_prompts: int = 32
@@ -105,8 +109,9 @@ class TrainConfig:
         for name in ("seed", "pool_seed"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be in 0..2^31 - 1, got {getattr(self, name)}")
-        if self.policy not in known_policies():
-            raise ValueError(f"policy: must be one of {known_policies()}, got {self.policy!r}")
+        check_choice("policy", self.policy, (*known_policies(), SMOLLM2))
+        if self.policy == SMOLLM2 and self.scheduler == "oracle":
+            raise ValueError("scheduler: 'oracle' is told the true rates of digit skills alone")
         if self.iterations % self.chunk:
             raise ValueError(
                 f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"

@@ -1,4 +1,4 @@
-"""A training run on the skill tasks, put together from one configuration.
+"""A training run, put together from one configuration.
 
 Shapes: `N` prompts in the pool, `E` features of an embedding, `K` skills of a loading.
 """
@@ -16,13 +16,13 @@ from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
+from paced_jax.ground import Ground, prepare_ground
 from paced_jax.learning import LearnOptions, reads_reference
 from paced_jax.pieces import Setup
-from paced_jax.policy.base_policies import BasePolicy, load_base_policy
-from paced_jax.policy.forward import prompt_embeddings
+from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
-from paced_jax.tasks.skill_pool import SkillPools, build_pool
-from paced_jax.tasks.tokens import EOS
+from paced_jax.tasks.skill_pool import SkillPools
+from paced_jax.tasks.task import Task
 from paced_jax.train_config import TrainConfig, make_objective
 from paced_jax.types import Admit
 
@@ -89,6 +89,7 @@ class Run(NamedTuple):
         config: what it was made from.
         pools: training, validation and test prompts.
         base: the policy it starts from.
+        task: what it is asked.
         setup: constants.
         make: builds the pieces from the setup, inside compiled code.
         init: `(setup, key) -> RunState`, compiled.
@@ -97,45 +98,10 @@ class Run(NamedTuple):
     config: TrainConfig
     pools: SkillPools
     base: BasePolicy
+    task: Task
     setup: Setup
     make: Callable[[Setup], Pieces]
     init: Callable[[Setup, Key[Array, ""]], RunState]
-
-
-class Ground(NamedTuple):
-    """What runs on the same policy and pool share, computed once.
-
-    Attributes:
-        policy: its name.
-        pool_seed: of the prompts.
-        num_train: training prompts.
-        base: the policy.
-        pools: prompts.
-        embeddings: [N, E] standardised, of the training prompts.
-    """
-
-    policy: str
-    pool_seed: int
-    num_train: int
-    base: BasePolicy
-    pools: SkillPools
-    embeddings: Array
-
-
-def prepare_ground(config: TrainConfig) -> Ground:
-    """Loads the policy, builds the pools, embeds the training prompts once."""
-    base = load_base_policy(config.policy)
-    pools = build_pool(config.pool_seed, num_train=config.num_train)
-    embed = jax.jit(partial(prompt_embeddings, base.graphdef))
-    raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)
-    return Ground(
-        config.policy,
-        config.pool_seed,
-        config.num_train,
-        base,
-        pools,
-        jax.jit(partition.standardise)(raw),
-    )
 
 
 def prepare(
@@ -239,7 +205,7 @@ def prepare(
             options=options,
             optimizer=optimizer,
             max_tokens=max_tokens,
-            eos_id=EOS,
+            eos_id=ground.task.eos_id,
             reads_learner=reads_learner,
         )
 
@@ -249,7 +215,9 @@ def prepare(
         learner = pieces.init_learner(policy, head, optimizer)
         return driver.init(make(setup), setup, learner, run_key)
 
-    return Run(config, ground.pools, base, setup, make, partial(jax.jit(init), base.params))
+    return Run(
+        config, ground.pools, base, ground.task, setup, make, partial(jax.jit(init), base.params)
+    )
 
 
 def rollouts_of(config: TrainConfig) -> int:

@@ -16,6 +16,7 @@ from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.forward import prompt_embeddings
 from paced_jax.tasks.skill_pool import build_pool
+from paced_jax.tasks.task import SKILL_TASK
 from paced_jax.tasks.tokens import DIGIT_0, VOCAB_SIZE
 from paced_jax.training import Ground, TrainConfig, prepare
 
@@ -40,7 +41,8 @@ def ground() -> Ground:
     raw = embed(params, pools.train.prompt_tokens, pools.train.prompt_mask)
     embeddings = jax.jit(partition.standardise)(raw)
     metadata = {"pass_rate": {"any": [0.0]}}
-    return Ground("tiny", 0, POOL, BasePolicy(graphdef, params, metadata), pools, embeddings)
+    base = BasePolicy(graphdef, params, metadata)
+    return Ground("tiny", 0, POOL, base, SKILL_TASK, pools, embeddings)
 
 
 def config(**changes: Any) -> TrainConfig:
