@@ -29,13 +29,21 @@ from experiments.run_identity import (
 from experiments.run_log import RunLog
 from fade_jax import driver, faults
 from fade_jax.driver import RunState
-from paced_jax import evaluation, piece_timings, run_metrics, schedulers
+from paced_jax import evaluation, host_evaluation, piece_timings, run_metrics, schedulers
 from paced_jax.checkpoint import Checkpoints, fingerprint
 from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.skill_pool import SkillPool
 from paced_jax.tasks.skills import MAX_LENGTH, Problems
 from paced_jax.tasks.tokens import SKILLS
-from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
+from paced_jax.training import (
+    Ground,
+    Run,
+    TrainConfig,
+    base_rates,
+    host_verify,
+    prepare,
+    prepare_ground,
+)
 
 CELLS = len(SKILLS) * MAX_LENGTH
 """Skills x lengths, each of which the oracle is told."""
@@ -54,15 +62,6 @@ class Bench:
 def open_bench(config: TrainConfig, watch: Watch) -> Bench:
     """Loads policy and pools, and prepares what is compiled once for all methods."""
     ground = prepare_ground(config)
-    evaluate = jax.jit(
-        partial(
-            evaluation.evaluate,
-            ground.base.graphdef,
-            batch_size=watch.eval_batch,
-            eos_id=ground.task.eos_id,
-        ),
-        static_argnames=("group_size",),
-    )
     rates = jax.jit(
         partial(
             cell_successes,
@@ -71,17 +70,45 @@ def open_bench(config: TrainConfig, watch: Watch) -> Bench:
             group_size=8,
         )
     )
-    return Bench(ground, watch, evaluate, rates)
+    return Bench(ground, watch, make_evaluate(ground, watch), rates)
+
+
+def make_evaluate(ground: Ground, watch: Watch) -> Callable[..., evaluation.Evaluation]:
+    """`(policy, pool, key, group_size=G) -> Evaluation`, compiled, or judged on the host."""
+    graphdef, task = ground.base.graphdef, ground.task
+    if task.judge is not None:
+        sampler = host_evaluation.make_sampler(
+            graphdef, max_tokens=task.max_tokens, eos_id=task.eos_id
+        )
+        return partial(
+            host_evaluation.evaluate,
+            sampler,
+            task.judge,
+            batch_size=watch.eval_batch,
+            eos_id=task.eos_id,
+        )
+    compiled = jax.jit(
+        partial(evaluation.evaluate, graphdef, batch_size=watch.eval_batch, eos_id=task.eos_id),
+        static_argnames=("group_size",),
+    )
+
+    def evaluate(policy, pool: SkillPool, key, *, group_size: int):
+        problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
+        return compiled(policy, problems, key, group_size=group_size)
+
+    return evaluate
 
 
 def compiled_step(run: Run, state: RunState) -> tuple[driver.Step, float]:
     """Compiles a chunk of a run ahead of time; also for other seeds.
 
     Returns:
-        (step, seconds it took).
+        (step, seconds it took); 0 where the host judges, whose two halves compile when first run.
     """
-    started = time.perf_counter()
-    step: Any = driver.compile_step(run.make, chunk=run.config.chunk)
+    started, judge = time.perf_counter(), host_verify(run)
+    step: Any = driver.compile_step(run.make, chunk=run.config.chunk, host_verify=judge)
+    if judge is not None:
+        return step, 0.0
     return step.lower(run.setup, state).compile(), time.perf_counter() - started
 
 
@@ -185,9 +212,10 @@ def _run_one(
     """Runs to the end, from the newest checkpoint where there is one."""
     config, watch = run.config, bench.watch
     train = run.pools.train
-    tally = run_metrics.Tally(
-        len(train.skill), {"length": train.length, "base_pass_rate": base_rates(run)}
-    )
+    labels, rates = {"length": train.length}, base_rates(run)
+    if rates is not None:
+        labels["base_pass_rate"] = rates
+    tally = run_metrics.Tally(len(train.skill), labels)
     # The same for every method and seed, and far from what a run's own keys are folded with.
     evaluation_key = jax.random.fold_in(jax.random.key(config.pool_seed), 2**31 - 1)
     clock: dict[str, float] = {}
@@ -269,10 +297,13 @@ def _note_machine(folder: Path) -> None:
 
 def evaluate_pool(bench: Bench, policy, pool: SkillPool, key, group_size: int) -> dict[str, float]:
     """Pass rates of a policy on held-out prompts, as `evaluation.summarise` names them."""
-    problems = Problems(*(jnp.asarray(x) for x in pool[:4]))
-    result = bench.evaluate(policy, problems, key, group_size=group_size)
+    result = bench.evaluate(policy, pool, key, group_size=group_size)
     return evaluation.summarise(
-        jax.device_get(result), pool.skill, pool.length, skills=bench.ground.task.skills
+        jax.device_get(result),
+        pool.skill,
+        pool.length,
+        skills=bench.ground.task.skills,
+        rollouts=group_size,
     )
 
 

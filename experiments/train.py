@@ -1,9 +1,14 @@
-"""Trains a policy on the skill tasks under any scheduler and objective.
+"""Trains a policy under any scheduler and objective: on digit skills, or a language model on text.
 
     python -m experiments.train --scheduler fade --iterations 200
     python -m experiments.train --scheduler mopps --objective grpo --admit drop_degenerate
     python -m experiments.train --policy base --num-prompts 64 --dry-run
+    python -m experiments.train --policy smollm2 --scheduler fade
+    python -m experiments.train --policy MODEL --prompts FILE.parquet --verifier math
     python -m experiments.train --resume runs/train/20261201-120000 --iterations 400
+
+The sizes of a language model's run are those of `experiments.settings.SMOLLM2` unless told
+otherwise. MODEL is a Hugging Face directory of the Llama or Qwen2 family, or a .gguf file.
 
 The last goes on with a run that was ended, or lengthens one; its own options are then the defaults,
 and only `iterations` may differ. A run leaves a folder with metrics (JSON lines and TensorBoard),
@@ -12,9 +17,12 @@ trained weights.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +31,18 @@ import numpy as np
 import tyro
 
 from experiments import live_run, run_folder, run_identity
+from experiments.settings import SMOLLM2
 from paced_jax import piece_timings
-from paced_jax.policy.base_policies import save_base_policy
+from paced_jax.policy import language_model
+from paced_jax.policy.base_policies import known_policies, save_base_policy
 from paced_jax.policy.config import DecoderConfig
-from paced_jax.training import Run, TrainConfig, prepare, rollouts_of
+from paced_jax.policy.language_model import is_language_model
+from paced_jax.training import Ground, Run, TrainConfig, prepare, rollouts_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(TrainConfig):
-    """A training run on the skill tasks."""
+    """A training run."""
 
     out: Path | None = None
     """Folder to write to; runs/train/<time> if not given."""
@@ -59,16 +70,29 @@ class Config(TrainConfig):
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
-    """Reads the command line; with --resume, the options of that run are the defaults.
+    """Reads the command line; what --resume and --policy name decides the defaults.
 
     Args:
         arguments: those after the program's name; of this process by default.
     """
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     reader.add_argument("--resume", type=Path)
-    folder = reader.parse_known_args(arguments)[0].resume
-    default = Config() if folder is None else stored(folder)
+    reader.add_argument("--policy", default=Config.policy)
+    known = reader.parse_known_args(arguments)[0]
+    if known.resume is not None:
+        default = stored(known.resume)
+    elif known.policy not in known_policies() and is_language_model(known.policy):
+        default = for_language_model(known.policy)
+    else:
+        default = Config()
     return tyro.cli(Config, args=arguments, default=default, description=__doc__)
+
+
+def for_language_model(policy: str) -> Config:
+    """What a language model's run is unless told otherwise: sizes that a laptop can bear."""
+    setting = dataclasses.replace(SMOLLM2, policy=policy)
+    looks = live_run.Watch(eval_batch=16, eval_group_size=2, test_group_size=8, checkpoint_every=10)
+    return Config(**dataclasses.asdict(setting), watch=looks)
 
 
 def stored(folder: Path) -> Config:
@@ -113,7 +137,6 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     key = jax.random.key(config.seed)
     pieces = piece_timings.piece_seconds(run, run.init(run.setup, key))
     timing = time_chunk(run)
-    max_tokens = run.setup.answer_tokens.shape[1]
     chunks = -(-config.iterations // config.chunk)
     looks = 1 + -(-config.iterations // bench.watch.eval_every)
     validation = len(run.pools.validation.skill) * bench.watch.eval_group_size
@@ -122,7 +145,7 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     return {
         "rollouts": rollouts_of(config),
         "tokens_expected": round(timing["tokens_per_iteration"] * config.iterations),
-        "tokens_at_most": rollouts_of(config) * max_tokens,
+        "tokens_at_most": rollouts_of(config) * run.max_tokens,
         "evaluation_rollouts": looks * validation + test,
         "oracle_rollouts": (chunks + 1) * live_run.CELLS * bench.watch.oracle_rollouts
         if config.scheduler == "oracle"
@@ -177,7 +200,9 @@ def main(config: Config) -> dict[str, Any]:
     if config.dry_run:
         run_folder.console.print("Compiling and timing two chunks and every piece: a minute or so.")
         with run_folder.console.status("compiling and timing"):
-            result = estimate(live_run.open_bench(training, config.watch), training)
+            bench = live_run.open_bench(training, config.watch)
+            with contextlib.closing(bench.ground):
+                result = estimate(bench, training)
         rows = [(_words(name), value) for name, value in result.items()]
         run_folder.print_table("This run would take", ("what", "value"), rows)
         return result
@@ -200,25 +225,30 @@ def main(config: Config) -> dict[str, Any]:
         f" {training.budget} rollouts; results in {folder}"
     )
     bench = live_run.open_bench(training, config.watch)
-    decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
-
-    def keep(policy: Any) -> None:
-        about = {"run": dataclasses.asdict(training)}
-        save_base_policy(folder, "policy", decoder, policy, about, dtype="float32")
-
-    with run_folder.task("train", training.iterations) as advance:
+    with contextlib.closing(bench.ground), run_folder.task("train", training.iterations) as advance:
         (summary,) = live_run.execute(
             bench,
             training.scheduler,
             [training],
             [folder / "run"],
             advance,
-            keep=keep,
+            keep=partial(keep, folder, bench.ground, training),
             extend=config.resume is not None,
         )
     run_folder.save_results(folder, config, {"summary": summary})
     report(folder, summary)
     return summary
+
+
+def keep(folder: Path, ground: Ground, config: TrainConfig, policy: Any) -> None:
+    """Writes the trained weights: policy.npz, or of a language model the directory `policy`."""
+    if ground.model is None:
+        decoder = DecoderConfig(**ground.base.metadata["decoder"])
+        about = {"run": dataclasses.asdict(config)}
+        save_base_policy(folder, "policy", decoder, policy, about, dtype="float32")
+        return
+    shutil.rmtree(folder / "policy", ignore_errors=True)  # of the run before it was lengthened
+    language_model.save(folder / "policy", ground.model._replace(params=policy))
 
 
 def report(folder: Path, summary: dict[str, Any]) -> None:

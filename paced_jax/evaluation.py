@@ -274,33 +274,30 @@ def summarise(
     *,
     ks: Sequence[int] = (1, 2, 4, 8, 16, 32),
     skills: Sequence[str] = SKILLS,
+    rollouts: int | None = None,
 ) -> dict[str, float]:
     """Turns an evaluation into named scalars, on the host. Every prompt weighs the same.
 
     Args:
-        evaluation: of N prompts, the same number of trials each.
+        evaluation: of N prompts. Those without a single verdict are left out; where a verifier
+            gave none for some rollouts, trials differ.
         skill: [N], index into `skills`.
         length: [N] >= 1.
-        ks: values of k; those above the number of trials are left out.
+        ks: values of k; those above the smallest number of trials are left out.
         skills: names of the skills.
+        rollouts: G, of each prompt; the largest number of trials by default.
 
     Returns:
-        `pass_at_{k}` and its `pass_at_{k}_standard_error`; `distinct_correct`, a prompt;
-        `response_tokens`, a rollout; `cut_off`, share of rollouts; and pass@1 of the parts that
-        have prompts: `skill/{name}`, `length/{length}`, `cell/{name}/{length}`.
+        `pass_at_{k}` and its `pass_at_{k}_standard_error`; `no_verdict`, share of rollouts;
+        `distinct_correct`, a prompt; `response_tokens`, a rollout; `cut_off`, share of rollouts;
+        and pass@1 of the parts that have prompts: `skill/{name}`, `length/{length}`,
+        `cell/{name}/{length}`.
 
     Raises:
-        ValueError: for prompts with different numbers of trials or none, and for a skill or length
-            out of range, naming the prompt.
+        ValueError: without a verdict on any prompt, and for a skill or length out of range, naming
+            the prompt.
     """
-    successes, trials, distinct, tokens, cut_off = (np.asarray(x) for x in evaluation)
     skill, length = np.asarray(skill), np.asarray(length)
-    bad = np.flatnonzero((trials != trials[0]) | (trials < 1))
-    if bad.size:
-        raise ValueError(
-            f"trials must be the same for all prompts, at least 1; prompt {bad[0]} has "
-            f"{trials[bad[0]]}, prompt 0 has {trials[0]}"
-        )
     for name, values, low, high in (
         ("skill", skill, 0, len(skills) - 1),
         ("length", length, 1, np.inf),
@@ -310,18 +307,25 @@ def summarise(
             raise ValueError(
                 f"{name} must be in {low}..{high}, prompt {bad[0]} has {values[bad[0]]}"
             )
-    rollouts = int(trials[0])
-    ks = [k for k in ks if k <= rollouts]
-    chances = np.asarray(pass_at_k(jnp.asarray(successes), rollouts, ks), float) if ks else []
+    judged = np.asarray(evaluation.trials) > 0
+    if not judged.any():
+        raise ValueError(f"trials: no verdict on any of the {len(judged)} prompts")
+    skill, length = skill[judged], length[judged]
+    successes, trials, distinct, tokens, cut_off = (np.asarray(x)[judged] for x in evaluation)
+    rollouts = int(trials.max()) if rollouts is None else rollouts
+    ks = [k for k in ks if k <= trials.min()]
+    counts = jnp.asarray(successes), jnp.asarray(trials)
+    chances = np.asarray(pass_at_k(*counts, ks), float) if ks else []
     summary: dict[str, float] = {}
     for k, chance in zip(ks, chances, strict=True):
         summary[f"pass_at_{k}"] = float(chance.mean())
         summary[f"pass_at_{k}_standard_error"] = standard_error(chance)
+    summary["no_verdict"] = 1 - float(np.mean(evaluation.trials)) / rollouts
     summary["distinct_correct"] = float(distinct.mean())
     summary["response_tokens"] = float(tokens.mean() / rollouts)
     summary["cut_off"] = float(cut_off.mean() / rollouts)
     cells = by_cell(
-        jnp.asarray(successes / rollouts, jnp.float32),
+        jnp.asarray(successes / trials, jnp.float32),
         jnp.asarray(skill, jnp.int32),
         jnp.asarray(length, jnp.int32),
         len(skills),

@@ -5,17 +5,21 @@ Shapes: `N` training prompts, `E` features of an embedding.
 
 import dataclasses
 import json
+import warnings
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
 
+from fade_jax.pool_files import load_pool
 from paced_jax import partition
-from paced_jax.policy import smollm2
+from paced_jax.host_judge import Judge, open_verifier
+from paced_jax.policy import language_model
 from paced_jax.policy.base_policies import WEIGHTS, BasePolicy, known_policies, load_base_policy
 from paced_jax.policy.forward import prompt_embeddings
-from paced_jax.tasks import arithmetic
+from paced_jax.policy.language_model import LanguageModel
+from paced_jax.tasks import arithmetic, text_prompts
 from paced_jax.tasks.skill_pool import SkillPools, build_pool
 from paced_jax.tasks.task import SKILL_TASK, Task
 from paced_jax.train_config import TrainConfig
@@ -32,6 +36,7 @@ class Ground(NamedTuple):
         task: what it is asked.
         pools: prompts.
         embeddings: [N, E] standardised, of the training prompts.
+        model: the policy and its tokenizer where it is a language model.
     """
 
     policy: str
@@ -41,35 +46,76 @@ class Ground(NamedTuple):
     task: Task
     pools: SkillPools
     embeddings: Array
+    model: LanguageModel | None = None
+
+    def close(self) -> None:
+        """Ends the verifier's processes, if there are any."""
+        if self.task.judge is not None:
+            self.task.judge.verifier.close()
 
 
-def load_task(config: TrainConfig) -> tuple[BasePolicy, Task, SkillPools]:
-    """The policy, and the task that goes with it: digit skills, or arithmetic in plain text.
+def _arithmetic(model: LanguageModel, config: TrainConfig) -> tuple[Task, SkillPools]:
+    pools = arithmetic.build_pool(model.tokenizer, config.pool_seed, num_train=config.num_train)
+    end = arithmetic.end_id(model.tokenizer)
+    return Task("arithmetic", tuple(arithmetic.ARITHMETIC), arithmetic.MAX_LENGTH, end), pools
 
-    Raises:
-        ValueError: a policy that is not there, more training prompts than exist.
-    """
-    if config.policy in known_policies():
-        pools = build_pool(config.pool_seed, num_train=config.num_train)
-        return load_base_policy(config.policy), SKILL_TASK, pools
-    graphdef, params, decoder, tokenizer = smollm2.load()
-    measured = json.loads((WEIGHTS / "smollm2_rates.json").read_text())
-    base = BasePolicy(graphdef, params, {"decoder": dataclasses.asdict(decoder), **measured})
-    pools = arithmetic.build_pool(tokenizer, config.pool_seed, num_train=config.num_train)
-    end = arithmetic.end_id(tokenizer)
-    task = Task("arithmetic", tuple(arithmetic.ARITHMETIC), arithmetic.MAX_LENGTH, end)
-    return base, task, pools
+
+def _prompt_file(model: LanguageModel, config: TrainConfig) -> tuple[Task, SkillPools]:
+    loaded = load_pool(
+        config.prompts,
+        prompt=config.prompt_column,
+        answer=config.answer_column,
+        source=config.source_column or None,
+    )
+    template = model.tokenizer.chat_template is not None
+    pools, too_long = text_prompts.encode_pools(
+        loaded,
+        model.tokenizer,
+        config.pool_seed,
+        chat=template if config.chat == "auto" else config.chat == "on",
+        max_prompt_tokens=config.max_prompt_tokens,
+        num_train=config.num_train,
+        num_held_out=config.num_held_out,
+    )
+    if too_long:
+        warnings.warn(
+            f"prompts: {too_long} of more than {config.max_prompt_tokens} tokens are left out",
+            stacklevel=2,
+        )
+    if config.num_prompts > len(pools.train.skill):
+        raise ValueError(
+            f"num_prompts must be at most the {len(pools.train.skill)} training prompts of"
+            f" {config.prompts}, got {config.num_prompts}"
+        )
+    judge = Judge(model.tokenizer, open_verifier(config.verifier))
+    names = loaded.source_names or ("all",)
+    return Task(config.verifier, names, 1, model.tokenizer.eos_id, judge, config.max_tokens), pools
 
 
 def prepare_ground(config: TrainConfig) -> Ground:
     """Loads the policy, builds the pools, embeds the training prompts once.
 
+    The task goes with the policy: digit skills for the shipped ones; for a language model the
+    prompts of `config.prompts`, or arithmetic in plain text where there is no file.
+
     Raises:
-        ValueError: as `load_task`.
+        ValueError: a policy, prompts or a verifier that are not there or not whole; more prompts
+            than exist.
     """
-    base, task, pools = load_task(config)
+    model = None
+    if config.policy in known_policies():
+        base, task = load_base_policy(config.policy), SKILL_TASK
+        pools = build_pool(config.pool_seed, num_train=config.num_train)
+    else:
+        model = language_model.load(config.policy)
+        task, pools = (_prompt_file if config.prompts else _arithmetic)(model, config)
+        metadata: dict[str, Any] = {"decoder": dataclasses.asdict(model.config)}
+        if task.name == "arithmetic" and config.policy == language_model.SMOLLM2:
+            metadata |= json.loads((WEIGHTS / "smollm2_rates.json").read_text())
+        base = BasePolicy(model.graphdef, model.params, metadata)
     embed = jax.jit(partial(prompt_embeddings, base.graphdef))
     raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)
+    embeddings = jax.jit(partition.standardise)(raw)
     return Ground(
         config.policy,
         config.pool_seed,
@@ -77,5 +123,6 @@ def prepare_ground(config: TrainConfig) -> Ground:
         base,
         task,
         pools,
-        jax.jit(partition.standardise)(raw),
+        embeddings,
+        model,
     )

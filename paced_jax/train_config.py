@@ -5,6 +5,7 @@ from typing import Literal
 
 from fade_jax.utility import check_group_size
 from paced_jax import off_policy, schedulers
+from paced_jax.host_judge import VerifierName
 from paced_jax.objectives import (
     PolicyGradient,
     TrajectoryBalance,
@@ -18,11 +19,21 @@ from paced_jax.objectives import (
     vargrad,
 )
 from paced_jax.policy.base_policies import known_policies
-from paced_jax.types import check_choice, check_switches
+from paced_jax.policy.language_model import is_language_model
+from paced_jax.types import check_switches
 
 ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
-SMOLLM2 = "smollm2"
-"""The policy that is not shipped, see `policy.smollm2`."""
+TEXT_OPTIONS = (
+    "prompt_column",
+    "answer_column",
+    "source_column",
+    "verifier",
+    "chat",
+    "max_prompt_tokens",
+    "max_tokens",
+    "num_held_out",
+)
+"""Options that say something about `prompts` alone."""
 
 BALANCE = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
 
@@ -36,8 +47,27 @@ class TrainConfig:
     objective: ObjectiveName = "paced"
     """The loss."""
     policy: str = "tiny"
-    """Policy to start from: tiny or base, shipped and asked about digits; or smollm2, a language
-    model of 135 million parameters, asked to calculate."""
+    """Policy to start from: tiny or base, shipped and asked about digits; or a language model:
+    smollm2, of 135 million parameters, a model directory of the Llama or Qwen2 family, or a .gguf
+    file. It is asked `prompts`, or to calculate."""
+    prompts: str = ""
+    """File or folder of prompts for a language model, see `fade_jax.load_pool`."""
+    prompt_column: str = "prompt"
+    """Column of the prompts."""
+    answer_column: str = "answer"
+    """Column of the gold answers; nested ones by a dotted path, reward_model.ground_truth."""
+    source_column: str = ""
+    """Column that says where a prompt comes from; none if empty."""
+    verifier: VerifierName = "math"
+    """What judges answers to `prompts`: mathematics, programs, or tasks of reasoning-gym."""
+    chat: Literal["auto", "on", "off"] = "auto"
+    """Write `prompts` by the model's chat template; auto: if it has one."""
+    max_prompt_tokens: int = 256
+    """Longer `prompts` are left out."""
+    max_tokens: int = 256
+    """Longest response to `prompts`."""
+    num_held_out: int = 128
+    """Most validation and most test prompts, of `prompts`."""
     iterations: int = 100
     """Iterations; each generates num_prompts x group_size rollouts, whatever the method."""
     num_prompts: int = 32
@@ -51,7 +81,7 @@ class TrainConfig:
     pool_seed: int = 0
     """Of the prompts."""
     num_train: int = 8192
-    """Distinct training prompts."""
+    """Distinct training prompts; of `prompts` at most as many."""
     policy_learning_rate: float = 2e-4
     """Of the policy, AdamW; what the comparisons' setting has."""
     partition_learning_rate: float = 1e-3
@@ -92,6 +122,7 @@ class TrainConfig:
         """Refuses impossible values, naming the field."""
         check_switches(self)
         positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
+        positive += ("max_prompt_tokens", "max_tokens", "num_held_out")
         for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -109,9 +140,18 @@ class TrainConfig:
         for name in ("seed", "pool_seed"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be in 0..2^31 - 1, got {getattr(self, name)}")
-        check_choice("policy", self.policy, (*known_policies(), SMOLLM2))
-        if self.policy == SMOLLM2 and self.scheduler == "oracle":
+        shipped = self.policy in known_policies()
+        if not shipped and not is_language_model(self.policy):
+            raise ValueError(
+                f"policy: must be one of {known_policies()}, 'smollm2', or a model directory or"
+                f" .gguf file that is there, got {self.policy!r}"
+            )
+        if not shipped and self.scheduler == "oracle":
             raise ValueError("scheduler: 'oracle' is told the true rates of digit skills alone")
+        if self.prompts and shipped:
+            raise ValueError(f"prompts: {self.policy!r} reads no text; take a language model")
+        if self.prompts and self.chunk != 1:
+            raise ValueError(f"chunk must be 1 where the host judges `prompts`, got {self.chunk}")
         if self.iterations % self.chunk:
             raise ValueError(
                 f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
@@ -129,7 +169,8 @@ class TrainConfig:
         for name, works in self._effects().items():
             if not works and getattr(self, name) != defaults[name]:
                 raise ValueError(
-                    f"{name}: {getattr(self, name)!r} has no effect with scheduler"
+                    f"{name}: {getattr(self, name)!r} has no effect with prompts"
+                    f" {self.prompts!r}, scheduler"
                     f" {self.scheduler!r}, objective {self.objective!r}, loadings"
                     f" {self.loadings!r} and replay {'on' if self.uses_replay else 'off'}"
                 )
@@ -138,6 +179,7 @@ class TrainConfig:
         """Whether each option that is not always used is used here."""
         fade = self.scheduler in ("fade", "fade_pg")
         return {
+            **dict.fromkeys(TEXT_OPTIONS, bool(self.prompts)),
             "loadings": fade,
             "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
             "fade_selector": fade or self.scheduler == "fade_k0",

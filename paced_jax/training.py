@@ -18,13 +18,13 @@ from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
 from paced_jax.ground import Ground, prepare_ground
 from paced_jax.learning import LearnOptions, reads_reference
-from paced_jax.pieces import Setup
+from paced_jax.pieces import Setup, verify_skills
 from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
 from paced_jax.tasks.skill_pool import SkillPools
 from paced_jax.tasks.task import Task
 from paced_jax.train_config import TrainConfig, make_objective
-from paced_jax.types import Admit
+from paced_jax.types import Admit, Rollouts
 
 __all__ = [
     "Ground",
@@ -32,6 +32,7 @@ __all__ = [
     "TrainConfig",
     "admission_of",
     "base_rates",
+    "host_verify",
     "make_admit",
     "make_objective",
     "prepare",
@@ -90,6 +91,7 @@ class Run(NamedTuple):
         pools: training, validation and test prompts.
         base: the policy it starts from.
         task: what it is asked.
+        max_tokens: T, longest response.
         setup: constants.
         make: builds the pieces from the setup, inside compiled code.
         init: `(setup, key) -> RunState`, compiled.
@@ -99,6 +101,7 @@ class Run(NamedTuple):
     pools: SkillPools
     base: BasePolicy
     task: Task
+    max_tokens: int
     setup: Setup
     make: Callable[[Setup], Pieces]
     init: Callable[[Setup, Key[Array, ""]], RunState]
@@ -139,7 +142,8 @@ def prepare(
                 f"{getattr(config, name)!r}"
             )
     base, train = ground.base, ground.pools.train
-    max_tokens = train.answer_tokens.shape[1]
+    task = ground.task
+    max_tokens = task.max_tokens or train.answer_tokens.shape[1]
     objective = make_objective(config, max_tokens)
     optimizer = optimizers.make_optimizer(
         config.policy_learning_rate,
@@ -205,7 +209,8 @@ def prepare(
             options=options,
             optimizer=optimizer,
             max_tokens=max_tokens,
-            eos_id=ground.task.eos_id,
+            eos_id=task.eos_id,
+            verify=verify_skills if task.judge is None else None,
             reads_learner=reads_learner,
         )
 
@@ -216,7 +221,14 @@ def prepare(
         return driver.init(make(setup), setup, learner, run_key)
 
     return Run(
-        config, ground.pools, base, ground.task, setup, make, partial(jax.jit(init), base.params)
+        config,
+        ground.pools,
+        base,
+        task,
+        max_tokens,
+        setup,
+        make,
+        partial(jax.jit(init), base.params),
     )
 
 
@@ -225,7 +237,28 @@ def rollouts_of(config: TrainConfig) -> int:
     return config.iterations * config.budget
 
 
-def base_rates(run: Run) -> np.ndarray:
-    """[N] pass rate of each training prompt's cell under the base policy, from its metadata."""
+def host_verify(run: Run) -> Callable[[Setup, Rollouts], np.ndarray] | None:
+    """What `driver.compile_step` judges with on the host; None where compiled code does."""
+    judge, golds = run.task.judge, run.pools.train.gold
+    if judge is None:
+        return None
+
+    def verify(setup: Setup, rollouts: Rollouts) -> np.ndarray:
+        del setup
+        tokens, mask, ids = jax.device_get(
+            (rollouts.tokens, rollouts.action_mask, rollouts.prompt_ids)
+        )
+        return judge.verdicts(tokens, mask, golds[np.maximum(ids, 0)].tolist())
+
+    return verify
+
+
+def base_rates(run: Run) -> np.ndarray | None:
+    """[N] pass rate of each training prompt's cell under the base policy, from its metadata.
+
+    None where nobody has measured them.
+    """
+    if "pass_rate" not in run.base.metadata:
+        return None
     table = np.array(list(run.base.metadata["pass_rate"].values()))
     return table[run.pools.train.skill, run.pools.train.length - 1]

@@ -117,6 +117,26 @@ def load(directory: Path) -> Tokenizer:
     return Tokenizer(backend, int(eos), template, special)
 
 
+def save(directory: Path, tokenizer: Tokenizer) -> None:
+    """Writes tokenizer.json and tokenizer_config.json into a model directory, for `load`.
+
+    Args:
+        directory: made if missing.
+        tokenizer: to write.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.backend.save(str(directory / "tokenizer.json"))
+    eos = tokenizer.backend.id_to_token(tokenizer.eos_id)
+    settings = {
+        **tokenizer.special,
+        "eos_token": eos,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    if tokenizer.chat_template is not None:
+        settings["chat_template"] = tokenizer.chat_template
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+
+
 def pad(
     rows: Sequence[Sequence[int]], width: int | None = None
 ) -> tuple[Int[np.ndarray, "N P"], Bool[np.ndarray, "N P"]]:

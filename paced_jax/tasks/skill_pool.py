@@ -26,11 +26,13 @@ class SkillPool(NamedTuple):
     Attributes:
         prompt_tokens: [N, P] int32, padded on the right.
         prompt_mask: [N, P], real tokens.
-        answer_tokens: [N, T] int32, EOS included, then padding.
+        answer_tokens: [N, T] int32, EOS included, then padding; T = 0 where a verifier of text
+            judges.
         answer_lengths: [N] int32, in 2..T, EOS included.
         skill: [N] int32, index into `SKILLS`.
         length: [N] int32, digits of an operand, in 1..max_length.
         text: [N] str, the prompt in words; a content key.
+        gold: [N] str, for a verifier of text; empty without one.
     """
 
     prompt_tokens: Int[np.ndarray, "N P"]
@@ -40,6 +42,7 @@ class SkillPool(NamedTuple):
     skill: Int[np.ndarray, " N"]
     length: Int[np.ndarray, " N"]
     text: Shaped[np.ndarray, " N"]
+    gold: Shaped[np.ndarray, " _"] = np.zeros(0, "U1")
 
 
 class SkillPools(NamedTuple):

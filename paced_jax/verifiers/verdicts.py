@@ -6,7 +6,7 @@ that crashed or ran out of time must not look like a wrong answer.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int8
@@ -28,6 +28,7 @@ class Verdicts(NamedTuple):
     seconds: Float[np.ndarray, " R"]
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Judges responses on the host; safe to call from any thread."""
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import shutil
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import numpy as np
@@ -14,7 +13,6 @@ from live_world import config, ground, unoptimised
 from experiments import live_run, run_equality, run_folder
 from experiments.run_identity import Watch
 from fade_jax import driver
-from paced_jax import evaluation
 from paced_jax.checkpoint import steps_of
 from paced_jax.metrics import read_json_lines
 from paced_jax.tasks.skills import MAX_LENGTH
@@ -54,10 +52,9 @@ def bench() -> live_run.Bench:
     tiny = ground()
     rates = {name: [0.0] * MAX_LENGTH for name in SKILLS}
     base = tiny.base._replace(metadata={"pass_rate": rates})
-    evaluate = jax.jit(
-        partial(evaluation.evaluate, base.graphdef, batch_size=8), static_argnames=("group_size",)
-    )
-    return live_run.Bench(tiny._replace(base=base), WATCH, evaluate, lambda *_: None)
+    here = tiny._replace(base=base)
+    watch = dataclasses.replace(WATCH, eval_batch=8)
+    return live_run.Bench(here, WATCH, live_run.make_evaluate(here, watch), lambda *_: None)
 
 
 def execute(folder, plan, on=None, **options):

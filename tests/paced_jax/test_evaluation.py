@@ -329,6 +329,7 @@ def test_summary_by_hand():
         "pass_at_2_standard_error": np.std([0, 1 / 2, 1, 5 / 6], ddof=1) / 2,
         "pass_at_4": 3 / 4,
         "pass_at_4_standard_error": 1 / 4,
+        "no_verdict": 0.0,
         "distinct_correct": 6 / 4,
         "response_tokens": 3.0,
         "cut_off": 3 / 16,
@@ -345,10 +346,21 @@ def test_summary_by_hand():
     np.testing.assert_allclose(list(got.values()), list(want.values()), rtol=1e-6)
 
 
+def test_rollouts_without_a_verdict_are_no_trials():
+    ones = np.ones(4, int)
+    # The first prompt has no verdict at all, the third one three of four, all right.
+    some = HAND._replace(trials=jnp.asarray([0, 4, 3, 4]), successes=jnp.asarray([0, 1, 3, 2]))
+    got = summarise(some, ones, ones, rollouts=4)
+    assert got["pass_at_1"] == pytest.approx((1 / 4 + 1 + 1 / 2) / 3)
+    assert "pass_at_2" in got and "pass_at_4" not in got
+    assert got["no_verdict"] == pytest.approx(5 / 16)
+    assert got["response_tokens"] == pytest.approx((12 + 16 + 12) / 12)
+
+
 def test_prompts_that_cannot_be_summarised_are_named():
     ones = np.ones(4, int)
-    with pytest.raises(ValueError, match=r"trials .* prompt 2 has 3"):
-        summarise(HAND._replace(trials=jnp.asarray([4, 4, 3, 4])), ones, ones)
+    with pytest.raises(ValueError, match=r"trials: no verdict on any of the 4 prompts"):
+        summarise(HAND._replace(trials=jnp.zeros(4, jnp.int32)), ones, ones)
     with pytest.raises(ValueError, match=r"skill must be in 0\.\.7, prompt 3 has 8"):
         summarise(HAND, np.array([0, 1, 7, 8]), ones)
     with pytest.raises(ValueError, match=r"length must be in 1\.\.inf, prompt 1 has 0"):

@@ -1,0 +1,60 @@
+"""Verdicts on sampled tokens from a verifier of text: tokens to text, text to verdicts.
+
+Shapes: `R` responses of `T` slots.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Int, Int8
+
+from paced_jax.policy.text import Tokenizer
+from paced_jax.verifiers import CodeVerifier, MathVerifier, ReasoningVerifier, Verifier
+
+VerifierName: TypeAlias = Literal["math", "code", "reasoning"]
+"""What answers are: mathematics, programs, or tasks of reasoning-gym."""
+
+_VERIFIERS = {"math": MathVerifier, "code": CodeVerifier, "reasoning": ReasoningVerifier}
+
+
+class Judge(NamedTuple):
+    """Judges what a policy sampled.
+
+    Attributes:
+        tokenizer: of the policy.
+        verifier: of text; closed by whoever opened it.
+    """
+
+    tokenizer: Tokenizer
+    verifier: Verifier
+
+    def verdicts(
+        self,
+        tokens: Int[np.ndarray, "R T"],
+        action_mask: Bool[np.ndarray, "R T"],
+        golds: Sequence[str],
+    ) -> Int8[np.ndarray, " R"]:
+        """1 right, 0 wrong, -1 no verdict.
+
+        Args:
+            tokens: [R, T], responses.
+            action_mask: [R, T], tokens that were sampled.
+            golds: [R].
+        """
+        responses = self.tokenizer.decode_responses(np.asarray(tokens), np.asarray(action_mask))
+        return self.verifier.verify(responses, list(golds)).verdict
+
+
+def open_verifier(name: VerifierName, *, workers: int = 2) -> Verifier:
+    """Starts the processes of a verifier.
+
+    Args:
+        name: of the verifier.
+        workers: processes, >= 1.
+
+    Raises:
+        ValueError: an extra is missing.
+        SandboxError: code, on a machine that lacks a part of the sandbox.
+    """
+    return _VERIFIERS[name](workers=workers)
