@@ -13,6 +13,7 @@ trained weights.
 
 import argparse
 import dataclasses
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments import live_run, run_folder, run_identity
+from experiments import command_line, live_run, run_folder, run_identity
 from paced_jax import piece_timings
 from paced_jax.policy.base_policies import save_base_policy
 from paced_jax.policy.config import DecoderConfig
@@ -199,14 +200,17 @@ def main(config: Config) -> dict[str, Any]:
         f"{training.scheduler} / {training.objective}: {training.iterations} iterations of"
         f" {training.budget} rollouts; results in {folder}"
     )
-    bench = live_run.open_bench(training, config.watch)
-    decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
 
     def keep(policy: Any) -> None:
+        decoder = DecoderConfig(**bench.ground.base.metadata["decoder"])
         about = {"run": dataclasses.asdict(training)}
         save_base_policy(folder, "policy", decoder, policy, about, dtype="float32")
 
-    with run_folder.task("train", training.iterations) as advance:
+    with (
+        command_line.goes_on(lambda: how_to_go_on(folder)),
+        run_folder.task("train", training.iterations) as advance,
+    ):
+        bench = live_run.open_bench(training, config.watch)
         (summary,) = live_run.execute(
             bench,
             training.scheduler,
@@ -221,6 +225,13 @@ def main(config: Config) -> dict[str, Any]:
     return summary
 
 
+def how_to_go_on(folder: Path) -> str:
+    """What goes on with a run that was ended."""
+    if not (folder / "run" / "config.json").exists():
+        return "nothing was trained yet, so the same command begins again"
+    return f"python -m experiments.train --resume {shlex.quote(str(folder))} goes on"
+
+
 def report(folder: Path, summary: dict[str, Any]) -> None:
     """Prints and writes what the run came to."""
     curve, test = summary["validation"], summary["test"]
@@ -230,10 +241,10 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
         ("rollouts", summary["rollouts"]),
         ("sampled tokens", summary["tokens"]),
         ("effective-group ratio", summary["informative_realised"]),
-        ("predicted", summary["informative_predicted"]),
-        ("validation pass rate, start", curve[0]["pass_at_1"]),
-        ("validation pass rate, end", curve[-1]["pass_at_1"]),
-        *((f"test {name}", test[name]) for name in test if _is_pass_at(name)),
+        ("effective-group ratio, as the tracker predicted", summary["informative_predicted"]),
+        ("validation pass@1, start", curve[0]["pass_at_1"]),
+        ("validation pass@1, end", curve[-1]["pass_at_1"]),
+        *((f"test {run_folder.shown(name)}", test[name]) for name in test if _is_pass_at(name)),
         ("test distinct correct answers a prompt", test["distinct_correct"]),
         ("distinct prompts trained on", summary["distinct_prompts"]),
         ("mean beta KL of a step", summary["mean_beta_kl"]),
@@ -271,4 +282,4 @@ def _is_pass_at(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(parse())
+    command_line.run(main, parse)
