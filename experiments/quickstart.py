@@ -224,7 +224,7 @@ def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
                 f"{mean['test_pass_at_most']:.3f}",
                 f"{mean['informative_ece']:.3f} ({mean['informative_ece_floor']:.3f})",
                 f"{mean['pass_rate_rmse']:.3f}",
-                f"{mean['distinct_prompts']:.0f}",
+                f"{mean['distinct_prompts']:,.0f}",
                 f"{mean['mean_beta_kl']:.4f}",
                 f"{mean['iteration_seconds']:.3f}",
             )

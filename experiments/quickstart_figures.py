@@ -81,8 +81,8 @@ def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, st
     )
     left.legend(ncols=2, fontsize=8.5 if len(runs) < 6 else 7)
     seeds = len(next(iter(runs.values())))
-    caption = "Effective-group ratio and validation pass rate against rollouts: mean" + (
-        f" and range of {seeds} seeds." if seeds > 1 else " of one seed."
+    caption = "Effective-group ratio and validation pass rate against rollouts: " + (
+        f"mean and range of {seeds} seeds." if seeds > 1 else "one seed."
     )
     return figures.save(figure, folder / "progress.png"), caption
 

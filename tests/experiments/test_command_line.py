@@ -113,13 +113,21 @@ def test_commands_refuse_in_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+# A shell has its background jobs ignore SIGINT, and their children too.
+AS_FROM_A_TERMINAL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("experiments.train", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
 def test_a_run_ended_by_ctrl_c_says_how_to_go_on(tmp_path):
     sizes = "--iterations 2000 --chunk 2 --num-prompts 8 --num-train 800 --watch.eval-every 4"
     sizes += " --watch.checkpoint-every 4 --watch.eval-group-size 1 --watch.test-group-size 1"
     sizes += " --watch.no-profile"
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.train", *sizes.split(), "--out", str(tmp_path)],
+        [sys.executable, "-c", AS_FROM_A_TERMINAL, *sizes.split(), "--out", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
