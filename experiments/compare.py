@@ -10,6 +10,7 @@ out.
 """
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 
-from experiments import curves, figures, intervals, run_folder
+from experiments import command_line, curves, figures, intervals, run_folder
 from experiments.curves import Cost, Logs
 
 
@@ -28,7 +29,8 @@ class Config:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or of the seeds of one method."""
     metrics: tuple[str, ...] = ("pass_at_1", "informative_realised", "pass_rate")
-    """Names of metrics.jsonl or evaluation/metrics.jsonl; one that is wrong lists them all."""
+    """Names of metrics.jsonl or evaluation/metrics.jsonl (pass@1 is pass_at_1 there); one that is
+    wrong lists them all."""
     against: Cost = "rollouts"
     """The horizontal axis."""
     window: int = 10
@@ -50,13 +52,17 @@ def read(folders: tuple[Path, ...]) -> dict[str, list[Logs]]:
     """The runs of every folder, by a label.
 
     Raises:
-        ValueError: a folder without a run, or nothing to compare yet.
+        ValueError: folders without a run, all of them named, or nothing to compare yet.
     """
-    found = {}
+    found, refused = {}, []
     for folder in folders:
         inner = folder / "run" if (folder / "run" / "metrics.jsonl").exists() else folder
         seeds = sorted(path.parent for path in inner.glob("seed_*/metrics.jsonl"))
-        runs = [curves.read_run(path) for path in seeds or [inner]]
+        try:
+            runs = [curves.read_run(path) for path in seeds or [inner]]
+        except ValueError as error:
+            refused.append(f"{error}{_hint(folder)}")
+            continue
         begun = [logs for logs in runs if logs.lines]
         if len(begun) < len(runs):
             run_folder.console.print(
@@ -64,9 +70,23 @@ def read(folders: tuple[Path, ...]) -> dict[str, list[Logs]]:
             )
         if begun:
             found[_label(folder, folders)] = begun
+    if refused:
+        raise ValueError("\n".join(f"runs: {line}" for line in refused))
     if not found:
         raise ValueError(f"runs: none of {[str(folder) for folder in folders]} has an iteration")
     return found
+
+
+HOLDS = {"runs/*": "seed_*", "*": "seed_*", "*/runs/*": "seed_*", "./*": "run"}
+"""Where runs may lie within a folder that is none, and what each of those then holds."""
+
+
+def _hint(folder: Path) -> str:
+    """What to give instead of a folder that holds runs but is none."""
+    for within, what in HOLDS.items():
+        if any(folder.glob(f"{within}/{what}/metrics.jsonl")):
+            return f"; it holds some, give {folder / within}"
+    return "" if folder.exists() else "; there is nothing of that name"
 
 
 def check_out(folder: Path) -> None:
@@ -81,9 +101,10 @@ def check_out(folder: Path) -> None:
 
 
 def _label(folder: Path, folders: tuple[Path, ...]) -> str:
-    """The shortest end of the path that tells it from the others."""
+    """The shortest end of the path that says what it is and tells it from the others."""
     parts = folder.absolute().parts
-    for count in range(1, len(parts) + 1):
+    says_nothing = parts[-1] == "run" or parts[-1].startswith("seed_")
+    for count in range(1 + says_nothing, len(parts) + 1):
         tail = parts[-count:]
         if sum(other.absolute().parts[-count:] == tail for other in folders) == 1:
             return "/".join(tail)
@@ -130,16 +151,33 @@ def draw(
     )
     for axis, metric in zip(axes[0], metrics, strict=True):
         for i, (label, seeds) in enumerate(runs.items()):
-            figures.seeds(axis, [_smooth(x, metric, against, window) for x in seeds], i, label)
-        axis.set(xlabel=against, title=metric)
+            lines = [curves.smooth_series(logs, metric, against, window) for logs in seeds]
+            figures.seeds(axis, lines, i, label)
+        axis.set(xlabel=against, title=run_folder.shown(metric))
     axes[0, 0].legend(ncols=1 + (len(runs) > 5))
     return figures.save(figure, path)
 
 
-def _smooth(logs: Logs, metric: str, against: Cost, window: int) -> tuple[np.ndarray, np.ndarray]:
-    cost, value = curves.series(logs, metric, against)
-    in_looks = metric in curves.metric_names(logs)[1]
-    return cost, value if in_looks else curves.smoothed(value, window)
+def cells(rows: dict[str, dict[str, Any]], metric: str, against: Cost) -> list[tuple[Any, ...]]:
+    """What is shown of one metric: label, seeds, cost, end and mean."""
+    return [
+        (
+            label,
+            f"{row['seeds']}" + (f" ({row['unfinished']} unfinished)" if row["unfinished"] else ""),
+            row[against]["mean"],
+            *(intervals.show(row[metric][what]) for what in ("end", "mean")),
+        )
+        for label, row in rows.items()
+    ]
+
+
+def legend(rows: dict[str, dict[str, Any]]) -> str:
+    """What stands behind a figure: seeds, and an interval where there is one."""
+    seeds = [row["seeds"] for row in rows.values()]
+    if max(seeds) == 1:
+        return "one seed each: no interval, so no claim"
+    where = "" if min(seeds) > 1 else " where there are several"
+    return f"means of seeds, with a 95 % t-interval{where}"
 
 
 def main(config: Config) -> dict[str, Any]:
@@ -152,34 +190,28 @@ def main(config: Config) -> dict[str, Any]:
         What results.json holds.
     """
     runs = read(config.runs)
-    rows = table(runs, config.metrics, config.against)
+    metrics = tuple(re.sub(r"^pass@", "pass_at_", name) for name in config.metrics)
+    rows = table(runs, metrics, config.against)
     folder = run_folder.open_folder("compare", config.out, config, check_out)
     results = run_folder.save_results(folder, config, {"runs": rows})
-    header = ("run", "seeds", config.against)
-    header += tuple(f"{name}: {what}" for name in config.metrics for what in ("end", "mean"))
-    cells = [
-        (
-            label,
-            f"{row['seeds']}" + (f" ({row['unfinished']} unfinished)" if row["unfinished"] else ""),
-            row[config.against]["mean"],
-            *(
-                intervals.show(row[name][what])
-                for name in config.metrics
-                for what in ("end", "mean")
-            ),
-        )
-        for label, row in rows.items()
-    ]
-    run_folder.print_table("Mean of seeds and 95 % t-interval", header, cells)
-    path = draw(folder / "compare.png", runs, config.metrics, config.against, config.window)
+    header = ("run", "seeds", config.against, "end", "mean of the run")
+    said = legend(rows)
+    sections = []
+    for metric in metrics:
+        name, shown = run_folder.shown(metric), cells(rows, metric, config.against)
+        run_folder.print_table(f"{name}: {said}", header, shown)
+        sections.append(f"## {name}\n\n{run_folder.markdown_table(header, shown)}")
+    path = draw(folder / "compare.png", runs, metrics, config.against, config.window)
     run_folder.write_report(
         folder,
         "Runs compared",
         [
-            run_folder.markdown_table(header, cells),
-            "Mean of seeds and 95 % t-interval; the end of what is logged in every iteration is the"
-            " mean of the last tenth.",
-            f"![Metrics against {config.against}: seeds thin, their mean thick.]({path.name})",
+            f"Shown are {said}; the end of what is logged in every iteration is the mean of the"
+            " last tenth.",
+            *sections,
+            run_folder.markdown_figure(
+                path, f"Metrics against {config.against}: seeds thin, their mean thick."
+            ),
         ],
     )
     run_folder.console.print(f"figure and report: {folder}")
@@ -187,4 +219,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -147,3 +147,11 @@ def smoothed(value: Float[np.ndarray, " C"], window: int) -> Float[np.ndarray, "
         counts[window:] - counts[:-window],
     )
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def smooth_series(
+    logs: Logs, metric: str, against: Cost, window: int
+) -> tuple[Float[np.ndarray, " C"], Float[np.ndarray, " C"]]:
+    """`series`, with what is logged in every iteration `smoothed`; evaluations stay as they are."""
+    cost, value = series(logs, metric, against)
+    return cost, value if metric in metric_names(logs)[1] else smoothed(value, window)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments import run_folder
+from experiments import command_line, run_folder
 from fade_jax.pool import build_pool
 from fade_jax.pool_files import LoadedPool, load_pool
 from paced_jax import host_evaluation
@@ -144,7 +144,11 @@ def main(config: Config) -> dict[str, Any]:
         f" results in {folder}"
     )
     total = -(-count // config.batch_size)
-    with run_folder.alone(folder), run_folder.task("evaluate", total) as advance:
+    with (
+        command_line.same_command(folder),
+        run_folder.alone(folder),
+        run_folder.task("evaluate", total) as advance,
+    ):
         batches = sample(config, folder, model, pool, advance)
     results = summarise(batches)
     run_folder.save_results(folder, config, results)
@@ -282,4 +286,4 @@ def report(folder: Path, config: Config, results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import tyro
 
-from experiments import ablation_figures, ablation_report, run_folder
+from experiments import ablation_figures, ablation_report, command_line, run_folder
 from experiments.ablation_grid import (
     LOOP_TRACKERS,
     SCORED,
@@ -329,4 +329,4 @@ def labels() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

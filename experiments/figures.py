@@ -65,6 +65,35 @@ def seeds(
     axis.plot(x, mean, line, color=colour, label=label, zorder=3)
 
 
+def small_panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A grid of small panels on the same axes, the last of them perhaps left free.
+
+    Args:
+        count: panels.
+        columns: in a row at most.
+        size: width and height of one, inches.
+
+    Returns:
+        (figure, panels row by row, `count` of them).
+    """
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(size[0] * columns + 0.5, size[1] * rows + 0.5),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    # Where the panel below is free, this one is the lowest that shows.
+    for axis in axes.flat[max(0, count - columns) : count]:
+        axis.tick_params(labelbottom=True)
+    return figure, list(axes.flat[:count])
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Writes a figure and frees it."""
     figure.savefig(path)

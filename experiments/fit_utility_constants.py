@@ -25,6 +25,8 @@ from rich.progress import track
 from scipy.optimize import linprog
 from scipy.special import erf, expit
 
+from experiments import command_line
+
 # Where the fit of G = 8 starts.
 _START_WEIGHTS = (0.46, 0.41, 0.13)
 _START_CENTRES = (2.83, 1.73, 4.38)
@@ -240,4 +242,4 @@ def main(config: Config) -> dict[int, float]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

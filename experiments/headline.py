@@ -22,6 +22,7 @@ from typing import Any, get_args
 import tyro
 
 from experiments import (
+    command_line,
     headline_figures,
     headline_plan,
     headline_report,
@@ -183,9 +184,11 @@ def main(config: Config) -> dict[str, Any]:
         ]
         run_identity.check_runs(runs, plan.watch)  # before a process starts
         run_folder.console.print(
-            f"{part}: {len(plan.methods)} methods x {len(plan.seeds)} seeds; in {folder / part}"
+            f"{part}: {run_folder.counted(len(plan.methods), 'method')} x"
+            f" {run_folder.counted(len(plan.seeds), 'seed')}; in {folder / part}"
         )
-        run_jobs(folder / part, plan, config.workers)
+        with command_line.same_command(folder):
+            run_jobs(folder / part, plan, config.workers)
         if part in headline_plan.OBJECTIVES:
             choose_rates(folder / part, plan)
     return report(folder, config)
@@ -239,4 +242,4 @@ def plan_of(folder: Path, config: Config, part: Part) -> Plan:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -48,8 +48,8 @@ def draw(folder: Path, name: str, runs: Runs) -> list[tuple[Path, str]]:
 
 def _curves(seeds: list[Logs], metric: str, window: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Every seed's metric against thousands of rollouts."""
-    pairs = [curves.series(logs, metric, "rollouts") for logs in seeds]
-    return [(x / 1000, curves.smoothed(y, window) if window > 1 else y) for x, y in pairs]
+    pairs = [curves.smooth_series(logs, metric, "rollouts", window) for logs in seeds]
+    return [(x / 1000, y) for x, y in pairs]
 
 
 def _mean(seeds: list[Logs], metric: str, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,19 +61,8 @@ def _panels(
     path: Path, runs: Runs, metric: str, label: str, window: int, caption: str
 ) -> tuple[Path, str]:
     """A small panel a method."""
-    columns = min(5, len(runs))
-    rows = -(-len(runs) // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(2.0 * columns + 0.5, 1.9 * rows + 0.5),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
-    for axis in axes.flat[len(runs) :]:
-        axis.set_visible(False)
-    for i, (axis, (name, seeds)) in enumerate(zip(axes.flat, runs.items(), strict=False)):
+    figure, axes = figures.small_panels(len(runs), 5, (2.0, 1.9))
+    for i, (axis, (name, seeds)) in enumerate(zip(axes, runs.items(), strict=True)):
         if "uniform" in runs and name != "uniform":
             axis.plot(*_mean(runs["uniform"], metric, window), color="0.55", linewidth=1.4)
         figures.seeds(axis, _curves(seeds, metric, window), i, None)

@@ -13,6 +13,8 @@ from typing import Annotated
 
 import tyro
 
+from experiments import command_line
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -42,4 +44,4 @@ def main(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Job, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Job, description=__doc__))

@@ -172,5 +172,5 @@ def sections(
         " generated / trained: groups generated for each that reached the gradient. s / iteration:"
         " one core, while another run had the other.",
     ]
-    parts += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in drawn]
+    parts += [run_folder.markdown_figure(*each) for each in drawn]
     return parts

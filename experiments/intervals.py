@@ -22,8 +22,13 @@ def of(values: Sequence[float] | np.ndarray) -> dict[str, Any]:
 
 
 def show(interval: dict[str, Any], digits: int = 3) -> str:
-    """`mean (low to high)`, or the mean alone."""
-    mean = f"{interval['mean']:.{digits}f}"
+    """`mean (low to high)`, or the mean alone; thousands, which are counts, without decimals.
+
+    >>> show(of([19200.0]))
+    '19,200'
+    """
+    form = ",.0f" if abs(interval["mean"]) >= 1000 else f".{digits}f"
+    mean = format(interval["mean"], form)
     if interval["low"] is None:
         return mean
-    return f"{mean} ({interval['low']:.{digits}f} to {interval['high']:.{digits}f})"
+    return f"{mean} ({interval['low']:{form}} to {interval['high']:{form}})"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import run_folder
+from experiments import command_line, run_folder
 from experiments.run_equality import differences
 from experiments.run_log import count_lines
 from paced_jax.checkpoint import steps_of
@@ -250,4 +250,4 @@ def report(folder: Path, results: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

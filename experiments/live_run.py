@@ -58,6 +58,10 @@ class Bench:
     evaluate: Callable[..., Any]
     cell_rates: Callable[..., Any]
 
+    def close(self) -> None:
+        """Ends the processes of the ground's verifier, if it has one."""
+        self.ground.close()
+
 
 def open_bench(config: TrainConfig, watch: Watch) -> Bench:
     """Loads policy and pools, and prepares what is compiled once for all methods."""
@@ -246,7 +250,10 @@ def _run_one(
             )
         advance(resume_at)
         with RunLog(folder, watch, tally, resume_at=resume_at, iterations=config.iterations) as log:
-            if resume_at:
+            if (folder / "config.json").exists():
+                run_folder.console.print(
+                    f"{folder} goes on from iteration {resume_at}", markup=False
+                )
                 _note_machine(folder)
             content = identity(config, watch) | {"machine": run_folder.machine()}
             run_folder.write_json(folder / "config.json", content)

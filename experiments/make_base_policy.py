@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from experiments import command_line
 from paced_jax.policy.base_policies import WEIGHTS, load_base_policy, save_base_policy
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.pretraining import PretrainConfig, pretrain
@@ -201,4 +202,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.extras.overridable_config_cli(CONFIGS))
+    command_line.run(main, lambda: tyro.extras.overridable_config_cli(CONFIGS))

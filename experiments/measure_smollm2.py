@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments import run_folder
+from experiments import command_line, run_folder
 from paced_jax import evaluation
 from paced_jax.policy import smollm2
 from paced_jax.policy.base_policies import WEIGHTS
@@ -98,4 +98,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -9,6 +9,7 @@ parameters) comes pre-trained with the package. Every scheduler gets the same po
 """
 
 import dataclasses
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import intervals, live_run, quickstart_figures, run_folder, run_identity
+from experiments import (
+    command_line,
+    intervals,
+    live_run,
+    quickstart_figures,
+    run_folder,
+    run_identity,
+)
 from experiments.settings import METHODS, TINY, MethodName
 from paced_jax.training import TrainConfig
 
@@ -75,17 +83,19 @@ def main(config: Config) -> dict[str, Any]:
     )
     folder = run_folder.open_folder("quickstart", config.out, config, check)
     run_folder.console.print(
-        f"{len(config.methods)} methods x {len(config.seeds)} seeds x {config.iterations}"
-        f" iterations of {setting.budget} rollouts; results in {folder}"
+        f"{run_folder.counted(len(config.methods), 'method')} x"
+        f" {run_folder.counted(len(config.seeds), 'seed')} x {config.iterations} iterations of"
+        f" {setting.budget} rollouts; results in {folder}"
     )
-    bench = live_run.open_bench(setting, config.watch)
-    runs = live_run.execute_methods(bench, folder, setting, methods, config.seeds)
+    with command_line.same_command(folder):
+        bench = live_run.open_bench(setting, config.watch)
+        runs = live_run.execute_methods(bench, folder, setting, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
     drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)
     rows = table(results)
-    title = f"After {setting.budget * config.iterations:,} rollouts each"
-    run_folder.print_table(f"{title}, mean of seeds {list(config.seeds)}", header(config), rows)
+    title = f"After {setting.budget * config.iterations:,} rollouts each, {of_seeds(config.seeds)}"
+    run_folder.print_table(title, header(config), rows)
     for line in notes(results, len(config.seeds)):
         run_folder.console.print(line)
     write_report(folder, config, setting, results, rows, drawn)
@@ -101,8 +111,8 @@ def header(config: Config) -> tuple[str, ...]:
         "effective",
         "val end",
         "val mean",
-        "test@1",
-        f"test@{most}",
+        "test pass@1",
+        f"test pass@{most}",
         "ECE (floor)",
         "p rmse",
         "prompts",
@@ -118,8 +128,30 @@ LEGEND = (
     "error of the predicted P(informative) of the chosen groups (in brackets what a perfect one "
     "would show). p rmse: error of their predicted pass rates, the groups' own noise subtracted. "
     "prompts: distinct ones trained on. beta KL: how far a step moved the policy, which is one "
-    "(small) part of the error of V as a pass rate; the rest is what the head has not learnt."
+    "(small) part of the error of V as a pass rate; the rest is what the head has not learnt. "
+    "s/iter: median wall time of an iteration on this machine, whatever else it was doing."
 )
+
+
+def of_seeds(seeds: tuple[int, ...]) -> str:
+    """Which seeds a row stands for."""
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"means of seeds {list(seeds)}"
+
+
+def replays(methods: Iterable[str], most: int) -> str:
+    """What to know of the methods that replay, where one of them was run.
+
+    Args:
+        methods: that were run.
+        most: earlier successes that are replayed in a step.
+    """
+    words = {
+        "paced": f"`paced` also replays up to {most} earlier successes a step, which are no"
+        " rollouts but are gradient",
+        "paced_no_replay": "`paced_no_replay` replays nothing",
+    }
+    said = [words[name] for name in words if name in methods]
+    return f" {'; '.join(said)}." if said else ""
 
 
 def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -192,7 +224,7 @@ def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
                 f"{mean['test_pass_at_most']:.3f}",
                 f"{mean['informative_ece']:.3f} ({mean['informative_ece_floor']:.3f})",
                 f"{mean['pass_rate_rmse']:.3f}",
-                f"{mean['distinct_prompts']:.0f}",
+                f"{mean['distinct_prompts']:,.0f}",
                 f"{mean['mean_beta_kl']:.4f}",
                 f"{mean['iteration_seconds']:.3f}",
             )
@@ -230,16 +262,15 @@ def write_report(
     """Writes report.md."""
     sections = [
         f"{config.iterations} iterations of {setting.num_prompts} prompts x {setting.group_size} "
-        f"rollouts a run, policy `{setting.policy}`, means of seeds {list(config.seeds)}. "
-        f"`paced` also replays up to {setting.budget // 8} earlier successes a step, which are no "
-        "rollouts but are gradient; `paced_no_replay` does not.",
+        f"rollouts a run, policy `{setting.policy}`, {of_seeds(config.seeds)}."
+        + replays(config.methods, setting.budget // 8),
         run_folder.markdown_table(header(config), rows),
         LEGEND,
         *notes(results, len(config.seeds)),
     ]
-    sections += [f"![{caption}]({path.name})\n\n{caption}" for path, caption in drawn]
+    sections += [run_folder.markdown_figure(*each) for each in drawn]
     run_folder.write_report(folder, "What scheduling bought: quickstart", sections)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -59,7 +59,7 @@ def _band(axis, x, curves: np.ndarray, index: int, label: str) -> None:
 
 
 def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, str]:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7), sharex=True)
     for i, (name, summaries) in enumerate(runs.items()):
         flags = np.array([~g["degenerate"] for g in groups[name]]).mean(axis=2)  # [seeds, its]
         window = max(1, min(10, flags.shape[1]))
@@ -81,26 +81,16 @@ def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, st
     )
     left.legend(ncols=2, fontsize=8.5 if len(runs) < 6 else 7)
     seeds = len(next(iter(runs.values())))
-    caption = "Effective-group ratio and validation pass rate against rollouts: mean" + (
-        f" and range of {seeds} seeds." if seeds > 1 else " of one seed."
+    caption = "Effective-group ratio and validation pass rate against rollouts: " + (
+        f"mean and range of {seeds} seeds." if seeds > 1 else "one seed."
     )
     return figures.save(figure, folder / "progress.png"), caption
 
 
 def _calibration(folder: Path, groups) -> tuple[Path, str]:
-    columns = min(len(groups), 5)
-    rows = -(-len(groups) // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(2.4 * columns + 0.6, 2.8 * rows + 0.2),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
-    for axis in axes.flat[len(groups) :]:
-        axis.set_visible(False)
-    for i, (axis, (name, parts)) in enumerate(zip(axes.flat, groups.items(), strict=False)):
+    columns = 5
+    figure, axes = figures.small_panels(len(groups), columns, (2.4, 2.6))
+    for i, (axis, (name, parts)) in enumerate(zip(axes, groups.items(), strict=True)):
         colour = figures.COLOURS[i % len(figures.COLOURS)]
         used = [g["trials"] > 0 for g in parts]
         predicted = np.concatenate([g["informative"][u] for g, u in zip(parts, used, strict=True)])
@@ -114,7 +104,6 @@ def _calibration(folder: Path, groups) -> tuple[Path, str]:
         axis.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.06), title=name)
         if i >= len(groups) - columns:
             axis.set_xlabel("P(informative)")
-            axis.tick_params(labelbottom=True)
         if i % columns == 0:
             axis.set_ylabel("share informative")
     return (

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import live_run, run_folder, run_identity
+from experiments import command_line, live_run, run_folder, run_identity
 from experiments.train import training_part
 from fade_jax import calibration, histories, recording
 from fade_jax.histories import History
@@ -160,8 +160,11 @@ def main(config: Config) -> dict[str, Any]:
             f" {training.budget} rollouts; writing to {folder}"
         )
         run = folder / "run"
-        bench = live_run.open_bench(training, config.watch)
-        with run_folder.task("record", training.iterations) as advance:
+        with (
+            command_line.same_command(folder),
+            run_folder.task("record", training.iterations) as advance,
+        ):
+            bench = live_run.open_bench(training, config.watch)
             live_run.execute(bench, training.scheduler, [training], [run], advance)
     else:
         folder = run_folder.open_folder("record_history", config.out, config)
@@ -179,4 +182,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments import replay_figures, replay_report, run_folder
+from experiments import command_line, replay_figures, replay_report, run_folder
 from experiments.replay_contenders import Contender, Pool, contenders
 from experiments.replay_table import HISTORIES, Table, read_table
 from fade_jax import calibration, replay, tuning
@@ -379,4 +379,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +27,8 @@ from rich.table import Table
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "numpyro", "scikit-learn")
 
-# A pipe has no width; tables then get room enough not to wrap.
-console = Console(width=None if sys.stdout.isatty() else 120)
+# A pipe has no width: tables are as wide as they are, and no path is broken.
+console = Console(width=None if sys.stdout.isatty() else 1000)
 
 
 def open_folder(
@@ -176,7 +177,7 @@ def save_results(folder: Path, config: Any, results: dict[str, Any]) -> dict[str
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; floats with four significant digits."""
+    """A Markdown table; floats with four significant digits, thousands with separators."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(x) for x in row) + " |" for row in rows]
     return "\n".join(lines)
@@ -197,8 +198,33 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float | np.floating):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}"
     return str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def markdown_figure(path: Path, caption: str) -> str:
+    """A figure of a report, over its caption."""
+    return f"![{path.stem}]({path.name})\n\n{caption}"
+
+
+def shown(metric: str) -> str:
+    """The name of a metric for people; logs, whose names are words, have `pass_at_1` for pass@1.
+
+    >>> shown("pass_at_8"), shown("informative_realised")
+    ('pass@8', 'informative_realised')
+    """
+    return re.sub(r"^pass_at_(\d+)", r"pass@\1", metric)
 
 
 def write_report(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 
-from experiments import intervals, live_run, run_folder, run_identity
+from experiments import command_line, intervals, live_run, run_folder, run_identity
 from experiments.settings import METHODS, SETTINGS
 
 RATIO = 1.5
@@ -68,8 +68,9 @@ def main(config: Config) -> dict[str, Any]:
         watch=config.watch,
     )
     folder = run_folder.open_folder("setting_check", config.out, config, check)
-    bench = live_run.open_bench(base, config.watch)
-    runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
+    with command_line.same_command(folder):
+        bench = live_run.open_bench(base, config.watch)
+        runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
     results = compare(runs)
     run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})
     header = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")
@@ -117,4 +118,4 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

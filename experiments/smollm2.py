@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments import intervals, live_run, quickstart_figures, run_folder, run_identity
+from experiments import (
+    command_line,
+    intervals,
+    live_run,
+    quickstart_figures,
+    run_folder,
+    run_identity,
+)
 from experiments.run_log import read_groups
 from experiments.settings import METHODS, SMOLLM2, MethodName
 
@@ -74,11 +81,12 @@ def main(config: Config) -> dict[str, Any]:
     )
     folder = run_folder.open_folder("smollm2", config.out, config, check)
     run_folder.console.print(
-        f"{len(methods)} methods x {config.iterations} iterations of {setting.budget} rollouts;"
-        f" results in {folder}"
+        f"{run_folder.counted(len(methods), 'method')} x {config.iterations} iterations of"
+        f" {setting.budget} rollouts; results in {folder}"
     )
-    bench = live_run.open_bench(setting, config.watch)
-    runs = live_run.execute_methods(bench, folder, setting, methods, (config.seed,))
+    with command_line.same_command(folder):
+        bench = live_run.open_bench(setting, config.watch)
+        runs = live_run.execute_methods(bench, folder, setting, methods, (config.seed,))
     results = {
         name: figures_of(summary, read_groups(run_identity.seed_folder(folder, name, config.seed)))
         for name, (summary,) in runs.items()
@@ -100,7 +108,7 @@ def main(config: Config) -> dict[str, Any]:
             f" {setting.policy_learning_rate:g}, {setting.num_train} training prompts.",
             run_folder.markdown_table(HEADER, rows),
             LEGEND.format(block=BLOCK, held_out=held_out),
-            *(f"![{caption}]({path.name})" for path, caption in drawn),
+            *(run_folder.markdown_figure(*each) for each in drawn),
         ],
     )
     run_folder.console.print(f"report: {folder / 'report.md'}")
@@ -116,8 +124,8 @@ HEADER = (
     "p bias",
     "val start",
     "val end",
-    "test@1",
-    "test@8",
+    "test pass@1",
+    "test pass@8",
     "prompts",
     "tokens",
     "s/iter",
@@ -130,7 +138,8 @@ LEGEND = (
     " calibration error of these predictions (in brackets what a perfect one would show); Brier:"
     " their mean squared error. p bias: predicted pass rate less the one found, with such an"
     " interval. val, test: pass rate on {held_out} held-out prompts each, not charged, plus or"
-    " minus a standard error over prompts."
+    " minus a standard error over prompts. s/iter: wall time on this machine, whatever else it was"
+    " doing."
 )
 
 
@@ -179,7 +188,7 @@ def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
                 _with_error(test, "pass_at_1"),
                 f"{test['pass_at_8']:.3f}",
                 summary["distinct_prompts"],
-                f"{summary['tokens']:,}",
+                summary["tokens"],
                 f"{summary['iteration_seconds']:.1f}",
             )
         )
@@ -191,4 +200,4 @@ def _with_error(figures: dict[str, float], name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -19,6 +19,7 @@ trained weights.
 import argparse
 import contextlib
 import dataclasses
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments import live_run, run_folder, run_identity
+from experiments import command_line, live_run, run_folder, run_identity
 from experiments.settings import SMOLLM2
 from paced_jax import piece_timings
 from paced_jax.policy import language_model
@@ -200,8 +201,7 @@ def main(config: Config) -> dict[str, Any]:
     if config.dry_run:
         run_folder.console.print("Compiling and timing two chunks and every piece: a minute or so.")
         with run_folder.console.status("compiling and timing"):
-            bench = live_run.open_bench(training, config.watch)
-            with contextlib.closing(bench.ground):
+            with contextlib.closing(live_run.open_bench(training, config.watch)) as bench:
                 result = estimate(bench, training)
         rows = [(_words(name), value) for name, value in result.items()]
         run_folder.print_table("This run would take", ("what", "value"), rows)
@@ -224,8 +224,11 @@ def main(config: Config) -> dict[str, Any]:
         f"{training.scheduler} / {training.objective}: {training.iterations} iterations of"
         f" {training.budget} rollouts; results in {folder}"
     )
-    bench = live_run.open_bench(training, config.watch)
-    with contextlib.closing(bench.ground), run_folder.task("train", training.iterations) as advance:
+    with (
+        command_line.goes_on(lambda: how_to_go_on(folder)),
+        run_folder.task("train", training.iterations) as advance,
+        contextlib.closing(live_run.open_bench(training, config.watch)) as bench,
+    ):
         (summary,) = live_run.execute(
             bench,
             training.scheduler,
@@ -238,6 +241,13 @@ def main(config: Config) -> dict[str, Any]:
     run_folder.save_results(folder, config, {"summary": summary})
     report(folder, summary)
     return summary
+
+
+def how_to_go_on(folder: Path) -> str:
+    """What goes on with a run that was ended."""
+    if not (folder / "run" / "config.json").exists():
+        return "nothing was trained yet, so the same command begins again"
+    return f"python -m experiments.train --resume {shlex.quote(str(folder))} goes on"
 
 
 def keep(folder: Path, ground: Ground, config: TrainConfig, policy: Any) -> None:
@@ -260,10 +270,10 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
         ("rollouts", summary["rollouts"]),
         ("sampled tokens", summary["tokens"]),
         ("effective-group ratio", summary["informative_realised"]),
-        ("predicted", summary["informative_predicted"]),
-        ("validation pass rate, start", curve[0]["pass_at_1"]),
-        ("validation pass rate, end", curve[-1]["pass_at_1"]),
-        *((f"test {name}", test[name]) for name in test if _is_pass_at(name)),
+        ("effective-group ratio, as the tracker predicted", summary["informative_predicted"]),
+        ("validation pass@1, start", curve[0]["pass_at_1"]),
+        ("validation pass@1, end", curve[-1]["pass_at_1"]),
+        *((f"test {run_folder.shown(name)}", test[name]) for name in test if _is_pass_at(name)),
         ("test distinct correct answers a prompt", test["distinct_correct"]),
         ("distinct prompts trained on", summary["distinct_prompts"]),
         ("mean beta KL of a step", summary["mean_beta_kl"]),
@@ -301,4 +311,4 @@ def _is_pass_at(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(parse())
+    command_line.run(main, parse)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from experiments import exactness_checks, exactness_report, run_folder
+from experiments import command_line, exactness_checks, exactness_report, run_folder
 from experiments.exactness_checks import RULES, Tick
 
 SECTIONS = (
@@ -179,4 +179,5 @@ def _run(section: str, config: Config, tick: Tick) -> exactness_checks.Result:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(tyro.cli(Config))["held"] else 1)
+    held = command_line.run(main, lambda: tyro.cli(Config, description=__doc__))["held"]
+    sys.exit(0 if held else 1)

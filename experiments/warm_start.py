@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments import replay_history, run_folder, warm_start_report
+from experiments import command_line, replay_history, run_folder, warm_start_report
 from experiments.replay_contenders import Contender, contenders, fade_hyperparameters
 from experiments.replay_table import HISTORIES, read_table
 from experiments.warm_start_arms import (
@@ -317,4 +317,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

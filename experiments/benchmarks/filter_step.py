@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from experiments import command_line
 from experiments.benchmarks import filter_step_report, peers
 from experiments.benchmarks.timing import interleave, summary
 from experiments.run_folder import open_folder, progress, save_results
@@ -303,4 +304,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

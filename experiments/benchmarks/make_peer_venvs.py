@@ -14,6 +14,7 @@ from pathlib import Path
 
 import tyro
 
+from experiments import command_line
 from experiments.run_folder import console
 
 PINS: dict[str, tuple[str, ...]] = {
@@ -67,4 +68,4 @@ def main(config: Config) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -16,6 +16,7 @@ from typing import Any
 
 import tyro
 
+from experiments import command_line
 from experiments.benchmarks import pool_scale_report
 from experiments.benchmarks.pool_scale_job import Job, run_job
 from experiments.run_folder import open_folder, save_results, task
@@ -125,4 +126,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import tyro
 
+from experiments import command_line
 from experiments.benchmarks import trainer_report
 from experiments.benchmarks.make_peer_venvs import python_of
 from experiments.benchmarks.timing import summary
@@ -213,4 +214,4 @@ def main(config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))

@@ -52,6 +52,15 @@ def test_series_know_when_their_values_were_taken(tmp_path):
         curves.series(logs, "pass_at_9", "rollouts")
 
 
+def test_evaluations_are_not_smoothed(tmp_path):
+    logs = curves.read_run(write_run(tmp_path / "a"))
+    _, looks = curves.smooth_series(logs, "pass_at_1", "tokens", 2)
+    np.testing.assert_allclose(looks, [0.2, 0.4, 0.6])
+    x, lines = curves.smooth_series(logs, "iteration_seconds", "rollouts", 2)
+    np.testing.assert_array_equal(x, [8, 16])
+    np.testing.assert_allclose(lines, [1, 3])
+
+
 def test_reaching_a_target_by_hand():
     x, y = np.array([0.0, 10.0, 20.0, 30.0]), np.array([0.1, 0.3, 0.2, 0.5])
     assert curves.reaches(x, y, 0.2) == pytest.approx(5.0)
@@ -130,6 +139,56 @@ def test_labels_tell_folders_apart(tmp_path):
         write_run(tmp_path / name)
     runs = compare.read((tmp_path / "a" / "run_x", tmp_path / "b" / "run_x"))
     assert list(runs) == ["a/run_x", "b/run_x"]
+
+
+def test_a_lone_seed_is_shown_with_its_method(tmp_path):
+    seed = write_run(tmp_path / "demo" / "runs" / "uniform" / "seed_0")
+    assert list(compare.read((seed,))) == ["uniform/seed_0"]
+    other = write_run(tmp_path / "other" / "runs" / "uniform" / "seed_0")
+    labels = [f"{name}/runs/uniform/seed_0" for name in ("demo", "other")]
+    assert list(compare.read((seed, other))) == labels
+    run = write_run(tmp_path / "a" / "run")
+    assert list(compare.read((run,))) == ["a/run"]
+    assert list(compare.read((tmp_path / "a",))) == ["a"]
+
+
+def test_all_folders_without_a_run_are_named_and_what_to_give_instead(tmp_path):
+    write_run(tmp_path / "demo" / "runs" / "uniform" / "seed_0")
+    write_run(tmp_path / "train" / "a" / "run")
+    write_run(tmp_path / "headline" / "tiny" / "runs" / "fade" / "seed_0")
+    names = ("demo", "demo/runs", "train", "headline", "none")
+    with pytest.raises(ValueError, match="is no folder of a run") as refused:
+        compare.read((tmp_path / "train" / "a", *(tmp_path / name for name in names)))
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(names)
+    for line, name in zip(lines, names, strict=True):
+        assert line.startswith(f"runs: {tmp_path / name} is no folder of a run")
+    ends = [line.rpartition("; ")[2] for line in lines]
+    assert ends[:4] == [
+        f"it holds some, give {tmp_path / name}"
+        for name in ("demo/runs/*", "demo/runs/*", "train/*", "headline/*/runs/*")
+    ]
+    assert ends[4] == "there is nothing of that name"
+
+
+def test_what_compare_prints_is_whole_and_honest(tmp_path, capsys):
+    for seed in (0, 1):
+        write_run(tmp_path / "fade_thompson" / f"seed_{seed}", tokens=3000.0)
+    one = write_run(tmp_path / "a_run_with_a_name_of_many_words", tokens=900.0)
+    for runs, said in (
+        ((one,), "one seed each: no interval, so no claim"),
+        ((tmp_path / "fade_thompson",), "means of seeds, with a 95 % t-interval"),
+        ((one, tmp_path / "fade_thompson"), "with a 95 % t-interval where there are several"),
+    ):
+        config = compare.Config(
+            runs=runs, metrics=("pass@1", "rollouts"), against="tokens", out=tmp_path / "out"
+        )
+        compare.main(config)
+        out = capsys.readouterr().out
+        assert f"pass@1: {said}" in out or said in out.splitlines()[0]
+    assert "a_run_with_a_name_of_many_words" in out and "mean of the run" in out
+    assert "12,000" in out and "3,600" in out and "e+" not in out
+    assert said in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from experiments import (
     intervals,
     live_run,
     quickstart,
+    run_folder,
     run_identity,
     run_summary,
     setting_check,
@@ -76,6 +77,32 @@ def test_comparison_is_paired_by_seed():
     assert len(rows["fade"]) == len(quickstart.header(quickstart.Config()))
     assert rows["fade"][1:4] == ("0.600", "0.800", "0.550")
     assert "one seed" in quickstart.notes(results, 1)[-1].lower()
+
+
+def test_tables_show_counts_as_people_write_them():
+    table = run_folder.markdown_table(
+        ("a", "b"), [(19200.0, 2560), (0.12345, True), (999.6, 7), (None, np.int64(8192))]
+    )
+    assert table.splitlines()[2:] == [
+        "| 19,200 | 2,560 |",
+        "| 0.1235 | True |",
+        "| 999.6 | 7 |",
+        "| – | 8,192 |",
+    ]
+    counts = {"mean": 5372.4, "low": 900.2, "high": 6000.0}
+    assert intervals.show(counts) == "5,372 (900 to 6,000)"
+    assert run_folder.counted(1, "seed") == "1 seed" and run_folder.counted(3, "seed") == "3 seeds"
+    assert run_folder.shown("pass_at_32") == "pass@32"
+    assert run_folder.shown("pass_at_2_standard_error") == "pass@2_standard_error"
+
+
+def test_only_what_ran_is_explained():
+    assert quickstart.replays(("uniform", "fade"), 32) == ""
+    both = quickstart.replays(("uniform", "paced", "paced_no_replay"), 32)
+    assert both.startswith(" `paced` also replays up to 32") and "`paced_no_replay`" in both
+    assert "paced_no_replay" not in quickstart.replays(("paced",), 32)
+    assert quickstart.of_seeds((3,)) == "seed 3"
+    assert quickstart.of_seeds((0, 1)) == "means of seeds [0, 1]"
 
 
 def test_setting_check_by_hand():

@@ -1,0 +1,85 @@
+"""What every experiment does as a command: a refusal is one sentence, Ctrl-C says how to go on.
+
+Python callers of an experiment's `main` get the exceptions themselves.
+"""
+
+import contextlib
+import dis
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, TypeVar
+
+OURS = ("__main__", "experiments", "fade_jax", "paced_jax")
+TRACEBACK = "FADE_JAX_TRACEBACK"
+"""Environment variable; where it is set, refusals show their traceback too."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def run(main: Callable[[T], R], parse: Callable[[], T]) -> R:
+    """Runs an experiment as a command.
+
+    Args:
+        main: of the experiment.
+        parse: reads the command line.
+
+    Returns:
+        What `main` returns. Exits with 130 after Ctrl-C and with 2 after a refusal, both with a
+        line on stderr; anything else that goes wrong keeps its traceback.
+    """
+    try:
+        return main(parse())
+    except KeyboardInterrupt as error:
+        _leave(130, "; ".join(["ended", *getattr(error, "__notes__", [])]))
+    except (ValueError, ImportError) as error:
+        if os.environ.get(TRACEBACK) or not is_refusal(error):
+            raise
+        _leave(2, f"{error}\n({TRACEBACK}=1 shows where)")
+
+
+@contextlib.contextmanager
+def goes_on(how: Callable[[], str]) -> Iterator[None]:
+    """Notes on a Ctrl-C within how the work goes on; `run` prints it.
+
+    Args:
+        how: a sentence, as it is true at that moment.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(how())
+        raise
+
+
+def same_command(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """`goes_on`, where the same command does when it is given the folder."""
+    return goes_on(lambda: f"the same command with --out {shlex.quote(str(folder))} goes on")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a `raise` statement of this project's own gave an exception.
+
+    A mistake in the code surfaces elsewhere: in jax or numpy, or in an expression of ours.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and _is_ours(last) and _is_raise(last)
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in OURS
+
+
+def _is_raise(place: TracebackType) -> bool:
+    return dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _leave(code: int, line: str) -> NoReturn:
+    print(line, file=sys.stderr)
+    sys.exit(code)
