@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 OURS = ("__main__", "experiments", "fade_jax", "paced_jax")
 TRACEBACK = "FADE_JAX_TRACEBACK"
@@ -35,11 +35,16 @@ def run(main: Callable[[T], R], parse: Callable[[], T]) -> R:
     try:
         return main(parse())
     except KeyboardInterrupt as error:
-        _leave(130, "; ".join(["ended", *getattr(error, "__notes__", [])]))
+        print("; ".join(["ended", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        # All files are closed by now. What XLA was amid may not survive Python's own way out.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
     except (ValueError, ImportError) as error:
         if os.environ.get(TRACEBACK) or not is_refusal(error):
             raise
-        _leave(2, f"{error}\n({TRACEBACK}=1 shows where)")
+        print(f"{error}\n({TRACEBACK}=1 shows where)", file=sys.stderr)
+        sys.exit(2)
 
 
 @contextlib.contextmanager
@@ -78,8 +83,3 @@ def _is_ours(place: TracebackType) -> bool:
 
 def _is_raise(place: TracebackType) -> bool:
     return dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
-
-
-def _leave(code: int, line: str) -> NoReturn:
-    print(line, file=sys.stderr)
-    sys.exit(code)

@@ -73,11 +73,21 @@ def test_a_refusal_of_someone_else_keeps_its_traceback():
         command_line.run(refuse, lambda: -1)
 
 
-def test_ctrl_c_says_how_to_go_on(capsys):
-    with pytest.raises(SystemExit) as left:
-        command_line.run(ended, lambda: "runs/a")
-    assert left.value.code == 130
-    assert capsys.readouterr().err == "ended; the same command with --out runs/a goes on\n"
+ENDED = """
+from experiments import command_line
+
+def main(config):
+    with command_line.goes_on(lambda: f"the same command with --out {config} goes on"):
+        raise KeyboardInterrupt
+
+command_line.run(main, lambda: "runs/a")
+"""
+
+
+def test_ctrl_c_says_how_to_go_on():
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 130
+    assert done.stderr == "ended; the same command with --out runs/a goes on\n"
     with pytest.raises(KeyboardInterrupt):  # from Python it is what it was
         ended("runs/a")
 
