@@ -1,7 +1,17 @@
 """Strict numerics for every test, and float64 only where a test asks for it."""
 
+import os
+
 import jax
 import pytest
+
+# XLA's emitters of fused loops take most of a test's time: compiling is twice as fast without them.
+# Read when jax first looks for devices, also by the processes that tests start. Later versions
+# don't know the flag and stop at it.
+if jax.__version_info__ < (0, 11):
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+    )
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
