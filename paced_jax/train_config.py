@@ -60,6 +60,11 @@ class TrainConfig:
     """Of the policy's matrices."""
     warmup: int = 0
     """Steps over which the policy's learning rate rises."""
+    minibatches: int = 1
+    """Optimiser steps an iteration, each on its share of the prompts; with more than one, V comes
+    to overstate the pass rate by beta KL."""
+    accumulate: int = 1
+    """Parts that the gradient of a step is summed over, to need the memory of one."""
     clip_norm: float = 1.0
     """Largest gradient norm, of policy and V apart."""
     beta: float | None = None
@@ -92,6 +97,7 @@ class TrainConfig:
         """Refuses impossible values, naming the field."""
         check_switches(self)
         positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
+        positive += ("minibatches", "accumulate")
         for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -104,6 +110,11 @@ class TrainConfig:
         if self.num_prompts > self.num_train:
             raise ValueError(
                 f"num_prompts must be at most num_train = {self.num_train}, got {self.num_prompts}"
+            )
+        if self.num_prompts < self.minibatches * self.accumulate:
+            raise ValueError(
+                "minibatches x accumulate must be at most"
+                f" num_prompts = {self.num_prompts}, got {self.minibatches} x {self.accumulate}"
             )
         check_group_size(self.group_size)
         for name in ("seed", "pool_seed"):

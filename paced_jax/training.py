@@ -16,8 +16,9 @@ from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
+from paced_jax.gradients import reads_reference
 from paced_jax.ground import Ground, prepare_ground
-from paced_jax.learning import LearnOptions, reads_reference
+from paced_jax.learning import LearnOptions
 from paced_jax.pieces import Setup
 from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
@@ -53,7 +54,10 @@ def admission_of(config: TrainConfig, scheduler: Scheduler) -> Admission:
 
 
 def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Admit:
-    """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch."""
+    """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch.
+
+    Rows are replayed in the next two batches, whatever steps each of them makes.
+    """
     groups = scheduler.selector.max_groups
     admission = check_admission(admission_of(config, scheduler), groups)
     wanted = config.num_prompts if admission.groups is None else admission.groups
@@ -76,6 +80,7 @@ def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Ad
         capacity=2 * eighth,
         additions=eighth,
         num_drawn=eighth,
+        max_staleness=2 * config.minibatches,
         correction=config.correction,
         partition=config.replay_partition,
     )
@@ -172,6 +177,8 @@ def prepare(
         correction=config.correction,
         clip_norm=config.clip_norm,
         measure_kl=config.measure_kl,
+        minibatches=config.minibatches,
+        accumulate=config.accumulate,
     )
 
     def build_scheduler(setup: Setup) -> LiveScheduler:

@@ -142,6 +142,20 @@ class Parameters(NamedTuple):
     partition: Any
 
 
+class Learner(NamedTuple):
+    """Everything that learning moves.
+
+    Attributes:
+        params: of the policy and of V.
+        optimizer_state: optax's.
+        version: int32, optimiser steps taken: what rollouts are stamped with.
+    """
+
+    params: Parameters
+    optimizer_state: Any
+    version: Int[Array, ""]
+
+
 def check_choice(name: str, choice: Any, choices: tuple[Any, ...]) -> None:
     """Raises a ValueError that names the option, unless the choice is one of the choices."""
     if choice not in choices:
