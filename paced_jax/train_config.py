@@ -72,6 +72,10 @@ class TrainConfig:
     admit: Literal["preset", "all", "drop_degenerate", "best_of"] = "preset"
     """Which generated groups reach the gradient: the scheduler's own rule (all, but for dapo and
     lilo), all, informative ones until a batch is full, or the best quarter."""
+    overlong_buffer: int = 0
+    """Tokens before the limit over which a response loses up to 1 of its reward; 0 for none."""
+    mask_overlong: bool = False
+    """Responses that were cut off teach nothing."""
     replay: Literal["preset", "on", "off"] = "preset"
     """Prioritised replay of successes; "preset": on for the scheduler paced."""
     replay_partition: Literal["full", "off", "group_mean"] = "full"
@@ -101,7 +105,7 @@ class TrainConfig:
         for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup"):
+        for name in ("weight_decay", "warmup", "overlong_buffer"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         for name, share in (("target", self.target), ("exploration", self.exploration)):
@@ -134,6 +138,12 @@ class TrainConfig:
                 "scheduler: 'paced' reads V as the pass rate, which only the objective 'paced'"
                 f" teaches it; got the objective {self.objective!r}"
             )
+        for name in ("overlong_buffer", "mask_overlong"):
+            if getattr(self, name) and self.objective == "paced":
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)!r}, but the objective 'paced' teaches V the"
+                    " pass rate, from rewards of 0 and 1 of every response"
+                )
         if self.uses_replay:
             off_policy.check_objective(make_objective(self, 1))
         defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
-from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
+from paced_jax import admit, optimizers, overlong, partition, pieces, replay, schedulers
 from paced_jax.gradients import reads_reference
 from paced_jax.ground import Ground, prepare_ground
 from paced_jax.learning import LearnOptions
@@ -24,6 +24,7 @@ from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
 from paced_jax.tasks.skill_pool import SkillPools
 from paced_jax.tasks.task import Task
+from paced_jax.tasks.tokens import EOS
 from paced_jax.train_config import TrainConfig, make_objective
 from paced_jax.types import Admit
 
@@ -53,7 +54,9 @@ def admission_of(config: TrainConfig, scheduler: Scheduler) -> Admission:
     return own[config.admit]
 
 
-def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Admit:
+def make_admit(
+    config: TrainConfig, scheduler: Scheduler, max_tokens: int, eos_id: int = EOS
+) -> Admit:
     """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch.
 
     Rows are replayed in the next two batches, whatever steps each of them makes.
@@ -72,6 +75,10 @@ def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Ad
         )
     else:
         base = admit.best_of(wanted * config.group_size, groups)
+    if config.overlong_buffer or config.mask_overlong:
+        base = overlong.adjust(
+            base, buffer=config.overlong_buffer, masked=config.mask_overlong, eos_id=eos_id
+        )
     if not config.uses_replay:
         return base
     eighth = max(base.num_rows // 8, 1)
@@ -145,6 +152,11 @@ def prepare(
             )
     base, train = ground.base, ground.pools.train
     max_tokens = train.answer_tokens.shape[1]
+    if config.overlong_buffer > max_tokens:
+        raise ValueError(
+            f"overlong_buffer must be at most the longest response = {max_tokens}, got"
+            f" {config.overlong_buffer}"
+        )
     objective = make_objective(config, max_tokens)
     optimizer = optimizers.make_optimizer(
         config.policy_learning_rate,
@@ -204,7 +216,7 @@ def prepare(
                 f" {config.budget}"
             )
         driver.check_size(built.tracker, setup.embeddings.shape[0])
-        rule = make_admit(config, built, max_tokens)
+        rule = make_admit(config, built, max_tokens, ground.task.eos_id)
         return pieces.build(
             built,
             rule,
