@@ -35,7 +35,15 @@ from paced_jax.tasks.cell_rates import cell_successes
 from paced_jax.tasks.skill_pool import SkillPool
 from paced_jax.tasks.skills import MAX_LENGTH, Problems
 from paced_jax.tasks.tokens import SKILLS
-from paced_jax.training import Ground, Run, TrainConfig, base_rates, prepare, prepare_ground
+from paced_jax.training import (
+    Ground,
+    Run,
+    TrainConfig,
+    base_rates,
+    compile_step,
+    prepare,
+    prepare_ground,
+)
 
 CELLS = len(SKILLS) * MAX_LENGTH
 """Skills x lengths, each of which the oracle is told."""
@@ -81,8 +89,7 @@ def compiled_step(run: Run, state: RunState) -> tuple[driver.Step, float]:
         (step, seconds it took).
     """
     started = time.perf_counter()
-    step: Any = driver.compile_step(run.make, chunk=run.config.chunk)
-    return step.lower(run.setup, state).compile(), time.perf_counter() - started
+    return compile_step(run, state), time.perf_counter() - started
 
 
 def execute(

@@ -46,6 +46,9 @@ class TrainConfig:
     """Rollouts of a chosen prompt."""
     chunk: int = 10
     """Iterations compiled into one call; logs and checkpoints come between."""
+    buckets: int = 1
+    """Widths of prompts that are compiled apart, so that short ones are not padded to the longest;
+    more than one needs chunk 1."""
     seed: int = 0
     """Of choices, rollouts and V's initial weights."""
     pool_seed: int = 0
@@ -101,7 +104,7 @@ class TrainConfig:
         """Refuses impossible values, naming the field."""
         check_switches(self)
         positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
-        positive += ("minibatches", "accumulate")
+        positive += ("minibatches", "accumulate", "buckets")
         for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -130,6 +133,11 @@ class TrainConfig:
         if self.iterations % self.chunk:
             raise ValueError(
                 f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
+            )
+        if self.buckets > 1 and self.chunk != 1:
+            raise ValueError(
+                f"buckets: {self.buckets} need chunk 1, since the host picks one every iteration,"
+                f" got {self.chunk}"
             )
         if self.beta is not None and not self.beta > 0:
             raise ValueError(f"beta must be positive, got {self.beta}")

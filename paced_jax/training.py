@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
-from paced_jax import admit, optimizers, overlong, partition, pieces, replay, schedulers
+from paced_jax import admit, buckets, optimizers, overlong, partition, pieces, replay, schedulers
 from paced_jax.gradients import reads_reference
 from paced_jax.ground import Ground, prepare_ground
 from paced_jax.learning import LearnOptions
@@ -34,6 +34,7 @@ __all__ = [
     "TrainConfig",
     "admission_of",
     "base_rates",
+    "compile_step",
     "make_admit",
     "make_objective",
     "prepare",
@@ -237,6 +238,21 @@ def prepare(
     return Run(
         config, ground.pools, base, ground.task, setup, make, partial(jax.jit(init), base.params)
     )
+
+
+def compile_step(run: Run, state: RunState) -> driver.Step:
+    """Compiles a chunk of a run ahead of time; also for other seeds.
+
+    Args:
+        run: what to compile, with the chunk and the buckets of its configuration.
+        state: one of the run, or its shapes; not run.
+    """
+    if run.config.buckets > 1:
+        lengths = np.asarray(run.setup.prompt_mask).sum(axis=1)
+        widths = buckets.choose_widths(lengths, run.config.buckets)
+        return buckets.compile_step(run.make, run.setup, state, widths)
+    step: Any = driver.compile_step(run.make, chunk=run.config.chunk)
+    return step.lower(run.setup, state).compile()
 
 
 def rollouts_of(config: TrainConfig) -> int:

@@ -63,6 +63,8 @@ def quick_compiler() -> Iterator[None]:
         ({"minibatches": 0}, "minibatches must be positive, got 0"),
         ({"accumulate": 0}, "accumulate must be positive, got 0"),
         ({"minibatches": 3, "accumulate": 11}, "at most num_prompts = 32, got 3 x 11"),
+        ({"buckets": 0}, "buckets must be positive, got 0"),
+        ({"buckets": 2}, "buckets: 2 need chunk 1, .* got 10"),
         ({"overlong_buffer": -1}, "overlong_buffer must be >= 0, got -1"),
         ({"overlong_buffer": 2}, "overlong_buffer: got 2, but the objective 'paced' teaches V"),
         ({"mask_overlong": True}, "mask_overlong: got True, but the objective 'paced' teaches V"),
@@ -131,7 +133,7 @@ def test_a_misspelt_switch_is_named(switch):
 
 
 # What each field changes of a run; those of its caller are read by whoever drives it.
-CALLERS = {"iterations", "chunk", "seed"}
+CALLERS = {"iterations", "chunk", "buckets", "seed"}
 FADE = {"scheduler": "fade", "num_skills": 3}
 FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "scheduler": (UNIFORM, "lilo"),
