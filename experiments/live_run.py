@@ -40,7 +40,7 @@ from paced_jax.training import (
     Run,
     TrainConfig,
     base_rates,
-    host_verify,
+    compile_step,
     prepare,
     prepare_ground,
 )
@@ -107,13 +107,10 @@ def compiled_step(run: Run, state: RunState) -> tuple[driver.Step, float]:
     """Compiles a chunk of a run ahead of time; also for other seeds.
 
     Returns:
-        (step, seconds it took); 0 where the host judges, whose two halves compile when first run.
+        (step, seconds it took).
     """
-    started, judge = time.perf_counter(), host_verify(run)
-    step: Any = driver.compile_step(run.make, chunk=run.config.chunk, host_verify=judge)
-    if judge is not None:
-        return step, 0.0
-    return step.lower(run.setup, state).compile(), time.perf_counter() - started
+    started = time.perf_counter()
+    return compile_step(run, state), time.perf_counter() - started
 
 
 def execute(

@@ -27,7 +27,7 @@ def of_run(
         folder: with its log.
         config: of the run.
         test: pass rates of the last policy on the test prompts.
-        updates: optimiser steps done.
+        updates: batches learnt from.
 
     Returns:
         JSON values; what depends on the machine has a name ending in `_seconds`.

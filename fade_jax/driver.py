@@ -47,6 +47,7 @@ __all__ = [
     "compile_step",
     "count",
     "generate",
+    "generate_chosen",
     "init",
     "iterate",
     "record",
@@ -113,7 +114,18 @@ def generate(pieces: Pieces, setup: Setup, state: RunState) -> Generated:
         setup: constants.
         state: not changed.
     """
-    choice = choose(pieces, state)
+    return generate_chosen(pieces, setup, state, choose(pieces, state))
+
+
+def generate_chosen(pieces: Pieces, setup: Setup, state: RunState, choice: Choice) -> Generated:
+    """Samples what has been chosen.
+
+    Args:
+        pieces: of the run.
+        setup: constants.
+        state: the one `choose` was given; not changed.
+        choice: its result.
+    """
     _, key, _, _ = _keys(state)
     rollouts, metrics = pieces.sample(setup, state.learner, choice.rows, key)
     return Generated(choice, rollouts, metrics)

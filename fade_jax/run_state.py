@@ -36,7 +36,7 @@ class LearnReport(NamedTuple):
 
     Attributes:
         stepped: whether the policy has changed.
-        elapsed: time that passed for the trackers: 1 a step, or KL / KL_ref.
+        elapsed: time that passed for the trackers: 1 an optimiser step, or KL / KL_ref.
         bad_prompt: int32, a prompt whose rewards or log-probabilities are not finite (nothing was
             learnt then), -1 if there is none.
         metrics: any pytree of arrays.
@@ -89,7 +89,7 @@ class RunState(NamedTuple):
         admit: the admit rule's state, replay included.
         key: of the whole run, never consumed: an iteration uses `fold_in(key, iteration)`.
         iteration: int32, iterations done.
-        updates: int32, optimiser steps done.
+        updates: int32, batches learnt from: optimiser steps, where each makes one.
         fault: see `faults.Fault`.
     """
 

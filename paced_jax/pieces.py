@@ -160,6 +160,7 @@ def build(
             optimizer=optimizer,
             num_groups=admit.num_groups,
             num_replayed=admit.num_replayed,
+            group_size=scheduler.selector.group_size,
         ),
         refresh=refresh_value if reads_learner else keep_tracker,
     )

@@ -76,6 +76,9 @@ class TrainConfig:
     """Rollouts of a chosen prompt."""
     chunk: int = 10
     """Iterations compiled into one call; logs and checkpoints come between."""
+    buckets: int = 1
+    """Widths of prompts that are compiled apart, so that short ones are not padded to the longest;
+    more than one needs chunk 1."""
     seed: int = 0
     """Of choices, rollouts and V's initial weights."""
     pool_seed: int = 0
@@ -90,6 +93,11 @@ class TrainConfig:
     """Of the policy's matrices."""
     warmup: int = 0
     """Steps over which the policy's learning rate rises."""
+    minibatches: int = 1
+    """Optimiser steps an iteration, each on its share of the prompts; with more than one, V comes
+    to overstate the pass rate by beta KL."""
+    accumulate: int = 1
+    """Parts that the gradient of a step is summed over, to need the memory of one."""
     clip_norm: float = 1.0
     """Largest gradient norm, of policy and V apart."""
     beta: float | None = None
@@ -97,6 +105,10 @@ class TrainConfig:
     admit: Literal["preset", "all", "drop_degenerate", "best_of"] = "preset"
     """Which generated groups reach the gradient: the scheduler's own rule (all, but for dapo and
     lilo), all, informative ones until a batch is full, or the best quarter."""
+    overlong_buffer: int = 0
+    """Tokens before the limit over which a response loses up to 1 of its reward; 0 for none."""
+    mask_overlong: bool = False
+    """Responses that were cut off teach nothing."""
     replay: Literal["preset", "on", "off"] = "preset"
     """Prioritised replay of successes; "preset": on for the scheduler paced."""
     replay_partition: Literal["full", "off", "group_mean"] = "full"
@@ -123,10 +135,11 @@ class TrainConfig:
         check_switches(self)
         positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
         positive += ("max_prompt_tokens", "max_tokens", "num_held_out")
+        positive += ("minibatches", "accumulate", "buckets")
         for name in (*positive, "policy_learning_rate", "partition_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup"):
+        for name in ("weight_decay", "warmup", "overlong_buffer"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         for name, share in (("target", self.target), ("exploration", self.exploration)):
@@ -135,6 +148,11 @@ class TrainConfig:
         if self.num_prompts > self.num_train:
             raise ValueError(
                 f"num_prompts must be at most num_train = {self.num_train}, got {self.num_prompts}"
+            )
+        if self.num_prompts < self.minibatches * self.accumulate:
+            raise ValueError(
+                "minibatches x accumulate must be at most"
+                f" num_prompts = {self.num_prompts}, got {self.minibatches} x {self.accumulate}"
             )
         check_group_size(self.group_size)
         for name in ("seed", "pool_seed"):
@@ -156,6 +174,13 @@ class TrainConfig:
             raise ValueError(
                 f"iterations must be a multiple of chunk = {self.chunk}, got {self.iterations}"
             )
+        if self.buckets > 1 and self.prompts:
+            raise ValueError(f"buckets: must be 1 where the host judges, got {self.buckets}")
+        if self.buckets > 1 and self.chunk != 1:
+            raise ValueError(
+                f"buckets: {self.buckets} need chunk 1, since the host picks one every iteration,"
+                f" got {self.chunk}"
+            )
         if self.beta is not None and not self.beta > 0:
             raise ValueError(f"beta must be positive, got {self.beta}")
         if self.scheduler == "paced" and self.objective != "paced":
@@ -163,6 +188,12 @@ class TrainConfig:
                 "scheduler: 'paced' reads V as the pass rate, which only the objective 'paced'"
                 f" teaches it; got the objective {self.objective!r}"
             )
+        for name in ("overlong_buffer", "mask_overlong"):
+            if getattr(self, name) and self.objective == "paced":
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)!r}, but the objective 'paced' teaches V the"
+                    " pass rate, from rewards of 0 and 1 of every response"
+                )
         if self.uses_replay:
             off_policy.check_objective(make_objective(self, 1))
         defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}

@@ -15,14 +15,16 @@ from jaxtyping import Array, Key
 from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
-from paced_jax import admit, optimizers, partition, pieces, replay, schedulers
+from paced_jax import admit, buckets, optimizers, overlong, partition, pieces, replay, schedulers
+from paced_jax.gradients import reads_reference
 from paced_jax.ground import Ground, prepare_ground
-from paced_jax.learning import LearnOptions, reads_reference
+from paced_jax.learning import LearnOptions
 from paced_jax.pieces import Setup, verify_skills
 from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
 from paced_jax.tasks.skill_pool import SkillPools
 from paced_jax.tasks.task import Task
+from paced_jax.tasks.tokens import EOS
 from paced_jax.train_config import TrainConfig, make_objective
 from paced_jax.types import Admit, Rollouts
 
@@ -32,6 +34,7 @@ __all__ = [
     "TrainConfig",
     "admission_of",
     "base_rates",
+    "compile_step",
     "host_verify",
     "make_admit",
     "make_objective",
@@ -53,8 +56,13 @@ def admission_of(config: TrainConfig, scheduler: Scheduler) -> Admission:
     return own[config.admit]
 
 
-def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Admit:
-    """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch."""
+def make_admit(
+    config: TrainConfig, scheduler: Scheduler, max_tokens: int, eos_id: int = EOS
+) -> Admit:
+    """The rule itself; replay holds R / 4 rows and adds R / 8 to a batch.
+
+    Rows are replayed in the next two batches, whatever steps each of them makes.
+    """
     groups = scheduler.selector.max_groups
     admission = check_admission(admission_of(config, scheduler), groups)
     wanted = config.num_prompts if admission.groups is None else admission.groups
@@ -69,6 +77,10 @@ def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Ad
         )
     else:
         base = admit.best_of(wanted * config.group_size, groups)
+    if config.overlong_buffer or config.mask_overlong:
+        base = overlong.adjust(
+            base, buffer=config.overlong_buffer, masked=config.mask_overlong, eos_id=eos_id
+        )
     if not config.uses_replay:
         return base
     eighth = max(base.num_rows // 8, 1)
@@ -77,6 +89,7 @@ def make_admit(config: TrainConfig, scheduler: Scheduler, max_tokens: int) -> Ad
         capacity=2 * eighth,
         additions=eighth,
         num_drawn=eighth,
+        max_staleness=2 * config.minibatches,
         correction=config.correction,
         partition=config.replay_partition,
     )
@@ -144,6 +157,11 @@ def prepare(
     base, train = ground.base, ground.pools.train
     task = ground.task
     max_tokens = task.max_tokens or train.answer_tokens.shape[1]
+    if config.overlong_buffer > max_tokens:
+        raise ValueError(
+            f"overlong_buffer must be at most the longest response = {max_tokens}, got"
+            f" {config.overlong_buffer}"
+        )
     objective = make_objective(config, max_tokens)
     optimizer = optimizers.make_optimizer(
         config.policy_learning_rate,
@@ -176,6 +194,8 @@ def prepare(
         correction=config.correction,
         clip_norm=config.clip_norm,
         measure_kl=config.measure_kl,
+        minibatches=config.minibatches,
+        accumulate=config.accumulate,
     )
 
     def build_scheduler(setup: Setup) -> LiveScheduler:
@@ -201,7 +221,7 @@ def prepare(
                 f" {config.budget}"
             )
         driver.check_size(built.tracker, setup.embeddings.shape[0])
-        rule = make_admit(config, built, max_tokens)
+        rule = make_admit(config, built, max_tokens, task.eos_id)
         return pieces.build(
             built,
             rule,
@@ -230,6 +250,27 @@ def prepare(
         make,
         partial(jax.jit(init), base.params),
     )
+
+
+def compile_step(run: Run, state: RunState) -> driver.Step:
+    """Compiles a chunk of a run ahead of time; also for other seeds.
+
+    Args:
+        run: what to compile, with the chunk and the buckets of its configuration.
+        state: one of the run, or its shapes; not run.
+
+    Returns:
+        A Step. Where the host judges, its two halves are compiled when first run.
+    """
+    judge = host_verify(run)
+    if judge is not None:
+        return driver.compile_step(run.make, chunk=1, host_verify=judge)
+    if run.config.buckets > 1:
+        lengths = np.asarray(run.setup.prompt_mask).sum(axis=1)
+        widths = buckets.choose_widths(lengths, run.config.buckets)
+        return buckets.compile_step(run.make, run.setup, state, widths)
+    step: Any = driver.compile_step(run.make, chunk=run.config.chunk)
+    return step.lower(run.setup, state).compile()
 
 
 def rollouts_of(config: TrainConfig) -> int:

@@ -77,7 +77,7 @@ class TrainBatch(NamedTuple):
         log_probs: [B, T], behaviour log-probabilities, of the policy `policy_version`, nats.
         policy_version: [B] int32.
         predicted: [B], pass rate predicted before learning, in 0..1.
-        rewards: [B], in 0..1; 0 without a verdict.
+        rewards: [B], in 0..1; 0 without a verdict. Down to 1 less with an overlong penalty.
         weight: [B], 1 for a live row; 0 for padding, for rows without a verdict, and throughout
             while the batch is not ready.
         group_pass_rate: [B], successes / trials of the row's rollout group when it was generated.
@@ -140,6 +140,20 @@ class Parameters(NamedTuple):
 
     policy: Any
     partition: Any
+
+
+class Learner(NamedTuple):
+    """Everything that learning moves.
+
+    Attributes:
+        params: of the policy and of V.
+        optimizer_state: optax's.
+        version: int32, optimiser steps taken: what rollouts are stamped with.
+    """
+
+    params: Parameters
+    optimizer_state: Any
+    version: Int[Array, ""]
 
 
 def check_choice(name: str, choice: Any, choices: tuple[Any, ...]) -> None:

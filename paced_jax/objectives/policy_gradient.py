@@ -4,8 +4,8 @@
         + kl_coefficient E[ e^k - k - 1 ],
 
 with rho_t = pi_theta / pi_old of one token, A the advantage of its response within the rollout
-group, k = log(pi_ref / pi_theta) and E the mean that `aggregation` names. Overlong penalties are
-left out: they belong to the reward.
+group, k = log(pi_ref / pi_theta) and E the mean that `aggregation` names. Overlong penalties
+belong to the reward, see `overlong`.
 
 Shapes: `R` rows (responses), `T` response tokens, `M` groups, one prompt each.
 """

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from random_policy import random_policy
 
 from paced_jax import partition
 from paced_jax.objectives import dr_grpo, paced, policy_gradient, trajectory_balance
 from paced_jax.optimizers import apply_if, decay_mask, make_optimizer, step
+from paced_jax.policy.config import DecoderConfig
 from paced_jax.types import Parameters
 
 
@@ -79,6 +81,29 @@ def test_decay_spares_what_should_not_shrink():
     for layer in mask.partition.hidden:
         assert tuple(layer) == (True, False, False, False)
     assert mask.partition.kernel and not mask.partition.bias
+
+
+def test_of_a_decoder_the_matrices_decay_and_nothing_else():
+    # Qwen2's has biases; an untied head counts as a matrix, the embedding does not.
+    config = DecoderConfig(
+        vocab_size=8,
+        hidden_size=4,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        intermediate_size=8,
+        qkv_bias=True,
+        tie_embeddings=False,
+    )
+    params = random_policy(config)[1]
+    decayed = {
+        jax.tree_util.keystr(path)
+        for path, wanted in jax.tree_util.tree_leaves_with_path(decay_mask(params))
+        if wanted
+    }
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    assert decayed == {name for name in names if "kernel" in name or "head" in name}
+    assert any("head" in name for name in decayed) and decayed < names
 
 
 @pytest.mark.parametrize("objective", ["paced", "dr_grpo"])

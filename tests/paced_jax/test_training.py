@@ -60,6 +60,14 @@ def quick_compiler() -> Iterator[None]:
         ({"partition_learning_rate": -1e-3}, "partition_learning_rate must be positive"),
         ({"policy_learning_rate": float("nan")}, "policy_learning_rate must be positive, got nan"),
         ({"clip_norm": -1.0}, "clip_norm must be positive"),
+        ({"minibatches": 0}, "minibatches must be positive, got 0"),
+        ({"accumulate": 0}, "accumulate must be positive, got 0"),
+        ({"minibatches": 3, "accumulate": 11}, "at most num_prompts = 32, got 3 x 11"),
+        ({"buckets": 0}, "buckets must be positive, got 0"),
+        ({"buckets": 2}, "buckets: 2 need chunk 1, .* got 10"),
+        ({"overlong_buffer": -1}, "overlong_buffer must be >= 0, got -1"),
+        ({"overlong_buffer": 2}, "overlong_buffer: got 2, but the objective 'paced' teaches V"),
+        ({"mask_overlong": True}, "mask_overlong: got True, but the objective 'paced' teaches V"),
         ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
         ({"warmup": -1}, "warmup must be >= 0"),
         ({"group_size": 1}, r"group_size must be in 2\.\.64, got 1"),
@@ -125,7 +133,7 @@ def test_a_misspelt_switch_is_named(switch):
 
 
 # What each field changes of a run; those of its caller are read by whoever drives it.
-CALLERS = {"iterations", "chunk", "seed"}
+CALLERS = {"iterations", "chunk", "buckets", "seed"}
 FADE = {"scheduler": "fade", "num_skills": 3}
 FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "scheduler": (UNIFORM, "lilo"),
@@ -136,9 +144,13 @@ FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "partition_learning_rate": (UNIFORM, 2e-2),
     "weight_decay": (UNIFORM, 0.1),
     "warmup": (UNIFORM, 3),
+    "minibatches": (UNIFORM, 2),
+    "accumulate": (UNIFORM, 2),
     "clip_norm": (UNIFORM, 0.5),
     "beta": (UNIFORM, 0.7),
     "admit": (UNIFORM, "best_of"),
+    "overlong_buffer": (UNIFORM | {"objective": "dapo"}, 2),
+    "mask_overlong": (UNIFORM | {"objective": "dapo"}, True),
     "replay": ({}, "off"),
     "replay_partition": ({}, "off"),
     "correction": ({}, "behaviour_anchor"),
