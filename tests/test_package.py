@@ -69,7 +69,12 @@ def readme_blocks():
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("index", range(len(readme_blocks())))
+def slow_if_it_trains(index):
+    trains = "TrainConfig" in readme_blocks()[index] or "set_mesh" in readme_blocks()[index]
+    return pytest.param(index, marks=pytest.mark.slow if trains else ())
+
+
+@pytest.mark.parametrize("index", map(slow_if_it_trains, range(len(readme_blocks()))))
 def test_examples_in_the_readme_run(index):
     code = readme_blocks()[index]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

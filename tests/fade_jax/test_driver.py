@@ -41,7 +41,7 @@ def play(pieces, iterations, chunk, seed=0, constants=None):
     return state, jax.tree.map(lambda *x: np.concatenate(x), *records)
 
 
-@pytest.mark.parametrize("scheduler", ["uniform", "kalman"])
+@pytest.mark.parametrize("scheduler", ["uniform", pytest.param("kalman", marks=pytest.mark.slow)])
 def test_step_by_step_a_scan_of_chunks_and_no_jit_are_one_driver(scheduler):
     pieces = make(scheduler=scheduler, drop=True, every=2)
     one, ones = play(pieces, 6, chunk=1)
@@ -56,6 +56,7 @@ def test_step_by_step_a_scan_of_chunks_and_no_jit_are_one_driver(scheduler):
     assert_same(one, state, tolerance=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_by_vmap_equal_single_runs():
     pieces = make(scheduler="kalman")
     constants = setup()

@@ -287,6 +287,7 @@ def test_keys_decide_the_rollouts_and_batches_do_not_share_them(policy, problems
     assert (lengths != np.asarray(other.response_tokens)).any()
 
 
+@pytest.mark.slow
 def test_vmapped_seeds_equal_single_runs(policy, problems):
     graphdef, params = policy
     keys = jax.random.split(KEY, 2)

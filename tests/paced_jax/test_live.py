@@ -29,6 +29,7 @@ from paced_jax.policy.forward import sequence_log_probs
 
 ITERATIONS = 8
 SCHEDULERS = ("uniform", "paced")
+ONE_QUICK = (pytest.param("uniform", marks=pytest.mark.slow), "paced")
 traces: list[tuple] = []
 
 
@@ -84,7 +85,7 @@ def assert_close(a, b, tolerance: float) -> None:
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", ONE_QUICK)
 def test_a_scan_of_chunks_is_the_step_by_step_run_bit_for_bit(scheduler):
     one = stepped(scheduler)
     _, setup, _ = run_of(scheduler)
@@ -101,6 +102,7 @@ def test_a_scan_of_chunks_is_the_step_by_step_run_bit_for_bit(scheduler):
     assert len({x.tobytes() for x in tokens_of(one.records)}) == ITERATIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_seeds_by_vmap_are_single_runs(scheduler):
     _, setup, _ = run_of(scheduler)

@@ -69,6 +69,7 @@ def test_impossible_values_are_refused_by_name(change, field):
         dataclasses.replace(CONFIG, **change)
 
 
+@pytest.mark.slow
 def test_the_experiment_learns_stores_and_measures(tmp_path):
     """40 steps on short problems: from log(24) = 3.18 nats a token to where digits are digits and
     answers end. A policy that knows only that, the lengths and nothing else, is at 5/3 digits a

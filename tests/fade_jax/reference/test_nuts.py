@@ -94,6 +94,7 @@ def test_untrustworthy_chains_are_refused():
             nuts.require_agreement(fine, r_hat, 1.01)
 
 
+@pytest.mark.slow
 def test_nuts_refuses_a_run_that_has_not_converged():
     with pytest.raises(nuts.SamplingError, match="R-hat"):
         nuts.static(

@@ -78,6 +78,7 @@ def test_training_raises_pass_rates_and_without_learning_nothing_moves():
     np.testing.assert_array_equal(still.learner, started)
 
 
+@pytest.mark.slow
 def test_loadings_that_say_something_help_and_shuffled_ones_do_not():
     skilled: dict[str, Any] = {"ability_sd": 2.0, "difficulty_sd": 0.7}  # most of a logit is skill
     known = {
