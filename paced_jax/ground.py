@@ -22,16 +22,17 @@ from paced_jax.policy.language_model import LanguageModel
 from paced_jax.tasks import arithmetic, text_prompts
 from paced_jax.tasks.skill_pool import SkillPools, build_pool
 from paced_jax.tasks.task import SKILL_TASK, Task
-from paced_jax.train_config import TrainConfig
+from paced_jax.train_config import TEXT_OPTIONS, TrainConfig
+
+GROUND_OPTIONS = ("policy", "pool_seed", "num_train", "prompts", *TEXT_OPTIONS)
+"""Fields of a TrainConfig that a ground is made from."""
 
 
 class Ground(NamedTuple):
     """What runs on the same policy and pool share, computed once.
 
     Attributes:
-        policy: its name.
-        pool_seed: of the prompts.
-        num_train: training prompts.
+        config: what it was made from; of its fields `GROUND_OPTIONS` matter here.
         base: the policy.
         task: what it is asked.
         pools: prompts.
@@ -39,9 +40,7 @@ class Ground(NamedTuple):
         model: the policy and its tokenizer where it is a language model.
     """
 
-    policy: str
-    pool_seed: int
-    num_train: int
+    config: TrainConfig
     base: BasePolicy
     task: Task
     pools: SkillPools
@@ -117,9 +116,7 @@ def prepare_ground(config: TrainConfig) -> Ground:
     raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)
     embeddings = jax.jit(partition.standardise)(raw)
     return Ground(
-        config.policy,
-        config.pool_seed,
-        config.num_train,
+        config,
         base,
         task,
         pools,

@@ -17,7 +17,7 @@ from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, buckets, optimizers, overlong, partition, pieces, replay, schedulers
 from paced_jax.gradients import reads_reference
-from paced_jax.ground import Ground, prepare_ground
+from paced_jax.ground import GROUND_OPTIONS, Ground, prepare_ground
 from paced_jax.learning import LearnOptions
 from paced_jax.pieces import Setup, verify_skills
 from paced_jax.policy.base_policies import BasePolicy
@@ -148,10 +148,10 @@ def prepare(
             f" {'none' if scheduler is None else 'one'}; 'own' goes with prepare(scheduler=...)"
         )
     ground = prepare_ground(config) if ground is None else ground
-    for name in ("policy", "pool_seed", "num_train"):
-        if getattr(ground, name) != getattr(config, name):
+    for name in GROUND_OPTIONS:
+        if getattr(ground.config, name) != getattr(config, name):
             raise ValueError(
-                f"{name}: the ground has {getattr(ground, name)!r}, the config "
+                f"{name}: the ground has {getattr(ground.config, name)!r}, the config "
                 f"{getattr(config, name)!r}"
             )
     base, train = ground.base, ground.pools.train

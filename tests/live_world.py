@@ -27,7 +27,7 @@ BUDGET = NUM_PROMPTS * GROUP_SIZE
 @functools.cache
 def ground() -> Ground:
     """What all runs share: a policy of one layer, prompts of one or two digits."""
-    config = DecoderConfig(
+    decoder = DecoderConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=16,
         num_layers=1,
@@ -35,14 +35,14 @@ def ground() -> Ground:
         num_kv_heads=1,
         intermediate_size=16,
     )
-    graphdef, params = random_policy(config)
+    graphdef, params = random_policy(decoder)
     pools = build_pool(0, num_train=POOL, num_validation=8, num_test=8, max_length=2)
     embed = jax.jit(functools.partial(prompt_embeddings, graphdef))
     raw = embed(params, pools.train.prompt_tokens, pools.train.prompt_mask)
     embeddings = jax.jit(partition.standardise)(raw)
     metadata = {"pass_rate": {"any": [0.0]}}
     base = BasePolicy(graphdef, params, metadata)
-    return Ground("tiny", 0, POOL, base, SKILL_TASK, pools, embeddings)
+    return Ground(config(), base, SKILL_TASK, pools, embeddings)
 
 
 def config(**changes: Any) -> TrainConfig:

@@ -29,7 +29,6 @@ from paced_jax.policy.forward import sequence_log_probs
 
 ITERATIONS = 8
 SCHEDULERS = ("uniform", "paced")
-ONE_QUICK = (pytest.param("uniform", marks=pytest.mark.slow), "paced")
 traces: list[tuple] = []
 
 
@@ -85,7 +84,8 @@ def assert_close(a, b, tolerance: float) -> None:
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("scheduler", ONE_QUICK)
+@pytest.mark.bitwise
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_scan_of_chunks_is_the_step_by_step_run_bit_for_bit(scheduler):
     one = stepped(scheduler)
     _, setup, _ = run_of(scheduler)
@@ -273,6 +273,7 @@ def assert_kept(state, good) -> None:
     assert_same(host(state)._replace(fault=good.fault), good)
 
 
+@pytest.mark.bitwise
 def test_a_verdict_that_is_not_a_number_is_named_and_the_last_good_state_kept():
     good = stepped("uniform")
     prompt, _ = newcomer(good, 2)
@@ -285,6 +286,7 @@ def test_a_verdict_that_is_not_a_number_is_named_and_the_last_good_state_kept():
     assert_kept(caught.value.state, good.states[2])
 
 
+@pytest.mark.bitwise
 def test_a_value_that_is_not_a_number_is_named_and_the_last_good_state_kept():
     good = stepped("uniform")
     prompt, _ = newcomer(good, 2)

@@ -161,6 +161,8 @@ def test_a_run_counts_what_the_verifier_says(directory, prompts, monkeypatch):
     config = text_config(directory, prompts, scheduler="fade", num_skills=4)
     made = ground.prepare_ground(config)
     run = prepare(config, made)
+    with pytest.raises(ValueError, match="max_tokens: the ground has 6, the config 5"):
+        prepare(dataclasses.replace(config, max_tokens=5), made)
     assert run.task.skills == ("all",) and run.max_tokens == 6
     assert training.base_rates(run) is None
     judged = []

@@ -26,6 +26,7 @@ from fade_jax import driver, presets
 from fade_jax.trackers import ema
 from fade_jax.types import Admission, Scheduler, SelectInfo, Selection, Selector
 from paced_jax import schedulers, training
+from paced_jax.ground import GROUND_OPTIONS
 from paced_jax.objectives import (
     PolicyGradient,
     TrajectoryBalance,
@@ -107,6 +108,14 @@ IDLE = [
     (UNIFORM | {"objective": "grpo"}, {"partition_learning_rate": 1e-2}),
     (UNIFORM, {"replay_partition": "off"}),
     (UNIFORM, {"correction": "behaviour_anchor"}),
+    ({}, {"prompt_column": "question"}),
+    ({}, {"answer_column": "gold"}),
+    ({}, {"source_column": "source"}),
+    ({}, {"verifier": "code"}),
+    ({}, {"chat": "off"}),
+    ({}, {"max_prompt_tokens": 9}),
+    ({}, {"max_tokens": 9}),
+    ({}, {"num_held_out": 9}),
 ]
 
 
@@ -162,7 +171,7 @@ FLIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "target": ({}, 0.4),
     "measure_kl": (UNIFORM, False),
 }
-GROUND = {"policy", "pool_seed", "num_train"}
+GROUND = set(GROUND_OPTIONS)
 """Fields that another ground goes with: `prepare` refuses a difference."""
 
 
@@ -404,6 +413,7 @@ def test_the_shipped_policy_and_its_pool():
     off = ~np.eye(160, dtype=bool)
     assert alike[same & off].mean() > 0.2 > alike[~same].mean()
     rates, table = training.base_rates(run), run.base.metadata["pass_rate"]
+    assert rates is not None
     for i in range(160):
         assert rates[i] == table[SKILLS[train.skill[i]]][train.length[i] - 1]
     # A run starts from that policy, copied, and from V = 1/2.
