@@ -4,6 +4,7 @@ Shapes: `B` rows of a training batch, `T` response tokens, `G` groups, `N` promp
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from paced_jax.objectives.reductions import (
     over_actions,
     weighted_mean,
 )
-from paced_jax.optimizers import apply_if, step
+from paced_jax.optimizers import step
 from paced_jax.policy.decoder import GraphDef
 from paced_jax.policy.forward import ActionStats, sequence_log_probs
 from paced_jax.types import Parameters, TrainBatch, prompts_of_groups
@@ -208,7 +209,8 @@ def learn(
         clip_norm=options.clip_norm,
     )
     after = Learner(params, optimizer_state, version + 1)
-    learner = apply_if(stepped, lambda _: after, learner)
+    # A choice of numbers, not of branches: it is made where they are written, without a copy.
+    learner = jax.tree.map(partial(jnp.where, stepped), after, learner)
 
     fresh = batch.action_mask.shape[0] - num_replayed
     mask = (batch.action_mask & (batch.weight > 0)[:, None])[:fresh]
