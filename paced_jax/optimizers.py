@@ -6,6 +6,7 @@ intercept moves by less than 2e-4, and a head of 128 hidden units by .003 where 
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -146,3 +147,17 @@ def apply_if(ready: Bool[Array, ""], update: Callable[[S], S], state: S) -> S:
         state: any pytree: parameters, optimiser state, counters.
     """
     return jax.lax.cond(ready, update, lambda state: state, state)
+
+
+def choose(ready: Bool[Array, ""], after: S, before: S) -> S:
+    """`after` where ready is True, else `before`, number by number.
+
+    `apply_if` for what is computed anyway: chosen where it is written, without a copy of the whole
+    state, which a choice of branches makes.
+
+    Args:
+        ready: scalar.
+        after: a pytree of arrays.
+        before: the same structure.
+    """
+    return jax.tree.map(partial(jnp.where, ready), after, before)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 from paced_jax import gradients
 from paced_jax.gradients import Figures
 from paced_jax.minibatches import Deal, put_back, take
-from paced_jax.optimizers import StepInfo, apply_if, step
+from paced_jax.optimizers import StepInfo, choose, step
 from paced_jax.policy.decoder import Params
 from paced_jax.policy.forward import ActionStats
 from paced_jax.types import Learner, TrainBatch
@@ -121,7 +121,7 @@ def several_steps(
         if before is None:
             before = jax.tree.map(lambda x: x[0], stats)
         bad_prompt = bad[jnp.argmax(bad >= 0)]
-        after = apply_if(bad_prompt < 0, lambda _: after, learner)
+        after = choose(bad_prompt < 0, after, learner)
         return after, Taken(
             put_back(before, dealt),
             gradients.pool(figures, problem["objective"]),
@@ -145,4 +145,4 @@ def _step(learner: Learner, pull: gradients.Pull, optimizer, clip_norm):
     stepped = (pull.bad_prompt < 0) & pull.live
     moved = Learner(params, optimizer_state, learner.version + 1)
     info = jax.tree.map(lambda x: x.astype(jnp.float32), info)
-    return apply_if(stepped, lambda _: moved, learner), info, stepped.astype(jnp.int32)
+    return choose(stepped, moved, learner), info, stepped.astype(jnp.int32)

@@ -1,17 +1,20 @@
 """Sampler and train step beside google-tunix and transformers: same policy, same rows, one run.
 
-A random Qwen2 is drawn and written under Hugging Face's names; before anything is timed, logits of
-all contenders on the same tokens and the gradient norms of their first step must agree. Then each
-contender's process stays alive and warm, and they take turns, round by round: a group of responses
-to each prompt with no end-of-sequence (temperature 1, no truncation), and one clipped-surrogate
-step with AdamW on the same rows. Ours also measures what it adds. Scheduling is `driver.choose`
-and `driver.record` with FADE. The peers live in environments of their own, made by
+A random Qwen2 is drawn, or SmolLM2-135M is taken, and written under Hugging Face's names; before
+anything is timed, logits of all contenders on the same tokens and the gradient norms of their first
+step must agree. Then each contender's process stays alive and warm, and they take turns, round by
+round: a group of responses to each prompt with no end-of-sequence (temperature 1, no truncation),
+and one clipped-surrogate step with AdamW on the same rows. Ours also measures what it adds.
+Scheduling is `driver.choose` and `driver.record` with FADE. The peers live in environments of their
+own, made by
 
     python -m experiments.benchmarks.make_peer_venvs
 
-and a missing one is left out, with a word.
+and a missing one is left out, with a word. SmolLM2 meets transformers alone: once on the prompts
+and answers that `experiments.smollm2` trains it on, once on longer ones.
 
-    python -m experiments.benchmarks.trainer --help
+    python -m experiments.benchmarks.trainer
+    python -m experiments.benchmarks.trainer --model smollm2
 """
 
 import os
@@ -20,7 +23,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tyro
@@ -30,11 +33,14 @@ from experiments.benchmarks import trainer_report
 from experiments.benchmarks.make_peer_venvs import python_of
 from experiments.benchmarks.timing import summary
 from experiments.benchmarks.trainer_pipe import Contender
-from experiments.benchmarks.trainer_work import Work, write
+from experiments.benchmarks.trainer_work import Work, smollm2_works, write, write_policy
 from experiments.run_folder import console, open_folder, save_results, task
 
 MODULE = "experiments.benchmarks.trainer_job"
 PEERS = ("tunix", "transformers")
+OF_SMOLLM2 = ("transformers",)
+"""The peers that are handed SmolLM2."""
+
 TOLERANCE = 1e-4
 """Of logits, relative to the largest; and of gradient norms."""
 
@@ -44,15 +50,17 @@ class Config:
     """What to time.
 
     Attributes:
-        work: sizes of policy, prompts and responses.
+        model: the policy: a random Qwen2, or SmolLM2 with works of its own.
+        work: sizes of policy, prompts and responses of the random one.
         rounds: timed rounds, each of every action once.
         venvs: folder of the peers' environments.
         peers: whether to run them.
         seed: of the order of the contenders in a round.
-        quick: a tiny policy and two rounds, to see that everything runs.
+        quick: little work and two rounds, to see that everything runs.
         out: folder of the results; `runs/trainer/<UTC time>` if not given.
     """
 
+    model: Literal["random", "smollm2"] = "random"
     work: Work = field(default_factory=Work)
     rounds: int = 7
     venvs: Path = Path("runs/peer_venvs")
@@ -64,9 +72,15 @@ class Config:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
+        if self.model == "smollm2" and self.work != Work():
+            raise ValueError("work: that of model 'smollm2' is given, it takes no other")
 
-    def shortened(self) -> "Config":
-        """The same job in two minutes, most of which the compilers take."""
+    def works(self) -> dict[str, Work]:
+        """What to time, by name; the random policy's work has none."""
+        if self.model == "smollm2":
+            works = smollm2_works(self.seed)
+            few = {"prompts": 2, "group_size": 2, "variants": False}
+            return {n: replace(w, **few) for n, w in works.items()} if self.quick else works
         small = Work(
             vocab_size=64,
             hidden_size=32,
@@ -80,7 +94,7 @@ class Config:
             response_length=6,
             seed=self.work.seed,
         )
-        return replace(self, work=small, rounds=2)
+        return {"": small if self.quick else self.work}
 
 
 def contenders(config: Config) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
@@ -88,7 +102,7 @@ def contenders(config: Config) -> tuple[dict[str, tuple[str, str]], dict[str, st
     found, missing = {"ours": (sys.executable, MODULE)}, {}
     for peer in PEERS:
         python = python_of(config.venvs, peer)
-        if not config.peers:
+        if not config.peers or (config.model == "smollm2" and peer not in OF_SMOLLM2):
             missing[peer] = "not asked for"
         elif python.exists():
             found[peer] = (os.path.abspath(python), f"{MODULE}_{peer}")
@@ -125,14 +139,34 @@ def same_gradient(norms: dict[str, float]) -> None:
             raise ValueError(f"{name}: gradient norm {norm:.6g}, ours {norms['ours']:.6g}")
 
 
-def measure(config: Config, folder: Path) -> dict[str, Any]:
-    """Everything there is to measure, as results.json holds it."""
+def same_tokens(work: Work, tokens: dict[str, int]) -> None:
+    """Refuses contenders that sample another number of tokens than the work has.
+
+    Raises:
+        ValueError: naming one.
+    """
+    for name, found in tokens.items():
+        if found != work.rows * work.response_length:
+            raise ValueError(
+                f"{name}: samples {found} tokens of {work.rows} x {work.response_length}"
+            )
+
+
+def measure(config: Config, work: Work, folder: Path) -> dict[str, Any]:
+    """Everything there is to measure, as results.json holds it.
+
+    Args:
+        config: how.
+        work: what.
+        folder: with the policy.
+    """
+    rounds = 2 if config.quick else config.rounds
     found, missing = contenders(config)
     for name, why in missing.items():
         console.print(f"{name} is left out: {why}", markup=False)
-    write(config.work, folder)
+    write(work, folder)
     rng = np.random.default_rng(config.seed)
-    with ExitStack() as stack, task("starting", (3 + config.rounds) * len(found)) as advance:
+    with ExitStack() as stack, task("starting", (3 + rounds) * len(found)) as advance:
         running: dict[str, Contender] = {}
         for name, (python, module) in found.items():
             running[name] = stack.enter_context(Contender(name, python, module, folder))
@@ -158,22 +192,23 @@ def measure(config: Config, folder: Path) -> dict[str, Any]:
                 contender.run(action)
             advance(f"{name}: warm", 1)
         same_gradient(norms)
+        same_tokens(work, {name: own["sample"]["tokens"] for name, own in first.items()})
 
         seconds = {n: {a: [] for a in actions} for n, actions in timed.items()}
         busy = {n: {a: [] for a in actions} for n, actions in timed.items()}
         load = [os.getloadavg()[0]]
         console.print("All warm; the rounds begin")
-        for number in range(config.rounds):
+        for number in range(rounds):
             for name in rng.permutation(list(running)):
                 for action in timed[name]:
                     answer = running[name].run(action)
                     seconds[name][action].append(answer["seconds"])
                     busy[name][action].append(answer["cpu_seconds"])
-                advance(f"round {number + 1} of {config.rounds}", 1)
+                advance(f"round {number + 1} of {rounds}", 1)
             load.append(os.getloadavg()[0])
         about = {name: contender.about for name, contender in running.items()}
     return {
-        "work": asdict(config.work),
+        "work": asdict(work),
         "missing": missing,
         "about": about,
         "logit_gaps": gaps,
@@ -204,11 +239,15 @@ def main(config: Config) -> dict[str, Any]:
         The content of results.json.
     """
     folder = open_folder("trainer", config.out, config)
-    chosen = config.shortened() if config.quick else config
+    works, found = config.works(), {}
     with tempfile.TemporaryDirectory() as place:
-        results = measure(chosen, Path(place))
-    results["goals"] = trainer_report.goals(results)
-    results = save_results(folder, config, results)
+        write_policy(next(iter(works.values())), Path(place))
+        for name, work in works.items():
+            if name:
+                console.print(name, markup=False)
+            found[name] = measure(config, work, Path(place))
+            found[name]["goals"] = trainer_report.goals(found[name])
+    results = save_results(folder, config, found.get("") or {"works": found})
     trainer_report.show(folder, results)
     return results
 

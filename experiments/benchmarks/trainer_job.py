@@ -23,7 +23,7 @@ from paced_jax.learning import LearnOptions, learn
 from paced_jax.objectives import grpo, paced
 from paced_jax.pieces import Setup
 from paced_jax.policy import hf
-from paced_jax.policy.decoder import abstract
+from paced_jax.policy.decoder import GraphDef
 from paced_jax.policy.forward import logits, sequence_log_probs
 from paced_jax.policy.sampling import sample
 from paced_jax.types import PartitionUpdate, TrainBatch
@@ -35,12 +35,12 @@ NEVER = -1
 """An end of sequence that is no token: every response has all its tokens."""
 
 
-def make_setup(prompts: jax.Array, pool: int, loadings: Any = ()) -> Setup:
+def make_setup(prompts: jax.Array, mask: jax.Array, pool: int, loadings: Any = ()) -> Setup:
     """Constants of a run over `pool` prompts, of which the given ones are the first."""
     embeddings = jax.random.normal(jax.random.key(1), (pool, SKILLS))
     return Setup(
         prompts,
-        jnp.ones(prompts.shape, bool),
+        mask,
         jnp.zeros((1, 1), jnp.int32),
         jnp.ones(1, jnp.int32),
         embeddings,
@@ -70,8 +70,13 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
         carried["calls"] += 1
         return jax.random.fold_in(jax.random.key(work.seed), carried["calls"])
 
-    def sampler(prompts: jax.Array, group: jax.Array) -> Callable[[], dict[str, Any]]:
-        mask = jnp.ones(prompts.shape, bool)
+    def laid_out(shared: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+        if shared:
+            return rows["prompts"], rows["mask"], groups
+        return rows["prompts"][groups], rows["mask"][groups], alone
+
+    def sampler(shared: bool = True) -> Callable[[], dict[str, Any]]:
+        prompts, mask, group = laid_out(shared)
         run = jax.jit(partial(sample, graphdef, max_tokens=work.response_length, eos_id=NEVER))
 
         def action() -> dict[str, Any]:
@@ -82,9 +87,8 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
         return action
 
     def trainer(objective, measure_kl: bool, shared: bool = True) -> Callable[[], dict[str, Any]]:
-        prompts = rows["prompts"] if shared else rows["prompts"][groups]
-        group = groups if shared else alone
-        setup = make_setup(prompts, prompts.shape[0])
+        prompts, mask, group = laid_out(shared)
+        setup = make_setup(prompts, mask, prompts.shape[0])
         batch = make_batch(rows, setup, group, graphdef, policy)
         options = LearnOptions(objective=objective, measure_kl=measure_kl)
         step = jax.jit(
@@ -108,22 +112,20 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
         return action
 
     def think() -> dict[str, Any]:
-        out = jax.jit(partial(logits, graphdef))(
-            policy, rows["prompts"], jnp.ones(rows["prompts"].shape, bool)
-        )
-        np.save(folder / "logits_ours.npy", np.asarray(out))
+        out = jax.jit(partial(logits, graphdef))(policy, rows["prompts"], rows["mask"])
+        np.save(folder / "logits_ours.npy", np.asarray(out)[np.asarray(rows["mask"])])
         return {}
 
-    return {
-        "logits": think,
-        "sample": sampler(rows["prompts"], groups),
-        "train": trainer(grpo(), False),
+    plain = {"logits": think, "sample": sampler(), "train": trainer(grpo(), False)}
+    if not work.variants:
+        return plain
+    return plain | {
         "train, KL measured": trainer(grpo(), True),
         "train, balance": trainer(paced(), False),
         "train, balance, KL measured": trainer(paced(), True),
-        "sample, prompts repeated": sampler(rows["prompts"][groups], alone),
+        "sample, prompts repeated": sampler(shared=False),
         "train, balance, prompts repeated": trainer(paced(), False, shared=False),
-        **{f"schedule {pool}": scheduler(work, pool) for pool in POOLS},
+        **{f"schedule {pool}": scheduler(work, graphdef, pool) for pool in POOLS},
     }
 
 
@@ -149,10 +151,10 @@ def make_batch(rows, setup: Setup, group: jax.Array, graphdef, policy) -> TrainB
     )
 
 
-def scheduler(work: Work, pool: int) -> Callable[[], dict[str, Any]]:
+def scheduler(work: Work, graphdef: GraphDef, pool: int) -> Callable[[], dict[str, Any]]:
     """Choose and record over a pool, `SCHEDULED` times in turn, each with the last one's belief."""
     loadings = jax.random.normal(jax.random.key(2), (pool, SKILLS)) / SKILLS**0.5
-    setup = make_setup(jnp.zeros((1, 1), jnp.int32), pool, loadings)
+    setup = make_setup(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool), pool, loadings)
 
     def build(setup: Setup) -> driver.Pieces:
         live = schedulers.make("fade", setup, budget=work.rows, group_size=work.group_size)
@@ -160,7 +162,7 @@ def scheduler(work: Work, pool: int) -> Callable[[], dict[str, Any]]:
         return pieces.build(
             live.scheduler,
             rule,
-            graphdef=abstract(work.decoder)[0],
+            graphdef=graphdef,
             options=LearnOptions(objective=grpo()),
             optimizer=optimizers.make_optimizer(1e-6),
             max_tokens=work.response_length,

@@ -21,17 +21,25 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
     work = json.loads((folder / "work.json").read_text())
     torch.manual_seed(work["seed"])
     rows = {name: torch.from_numpy(x) for name, x in np.load(folder / "rows.npz").items()}
-    prompts, responses = rows["prompts"].long(), rows["responses"].long()
+    # Padding that all prompts share is no work.
+    used = rows["mask"].any(dim=0)
+    prompts, mask = rows["prompts"][:, used].long(), rows["mask"][:, used].long()
+    responses = rows["responses"].long()
     group, length = work["group_size"], work["response_length"]
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="sdpa"
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0, fused=True)
-    mask = torch.ones_like(prompts)
+    # Of the arguments of `generate`, None stands for the file's or the family's own.
+    model.generation_config.eos_token_id = None
 
     def think() -> dict[str, Any]:
         model.eval()
         with torch.inference_mode():
-            out = model(prompts, attention_mask=mask).logits
-        np.save(folder / "logits_transformers.npy", out.numpy())
+            out = model(
+                prompts, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)
+            ).logits
+        np.save(folder / "logits_transformers.npy", out[mask.bool()].numpy())
         return {}
 
     def sampler(log_probs: bool = False, **options: Any) -> Callable[[], dict[str, Any]]:
@@ -65,33 +73,44 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
 
         return action
 
-    sequences = torch.cat([prompts.repeat_interleave(group, dim=0), responses], dim=1)
-    everywhere = torch.ones_like(sequences)
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        return x.repeat_interleave(group, dim=0)
+
+    sequences = torch.cat([repeated(prompts), responses], dim=1)
+    everywhere = torch.cat([repeated(mask), torch.ones_like(responses)], dim=1)
+    positions = (everywhere.cumsum(1) - 1).clamp(min=0)
     advantages = rows["advantages"].float()[:, None]
+    parts = torch.arange(len(responses)).chunk(work["peer_parts"])
 
     def train() -> dict[str, Any]:
         model.train()
-        out = model(
-            sequences, attention_mask=everywhere, use_cache=False, logits_to_keep=length + 1
-        )
-        log_probs = torch.log_softmax(out.logits[:, :-1], dim=-1)
-        log_probs = log_probs.gather(-1, responses[..., None])[..., 0]
-        ratio = torch.exp(log_probs - log_probs.detach())
-        surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
-        loss = -surrogate.mean(dim=1).mean()
         optimizer.zero_grad()
-        loss.backward()
+        for part in parts:
+            out = model(
+                sequences[part],
+                attention_mask=everywhere[part],
+                position_ids=positions[part],
+                use_cache=False,
+                logits_to_keep=length + 1,
+            )
+            log_probs = torch.log_softmax(out.logits[:, :-1], dim=-1)
+            log_probs = log_probs.gather(-1, responses[part, :, None])[..., 0]
+            ratio = torch.exp(log_probs - log_probs.detach())
+            gain = advantages[part]
+            surrogate = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
+            loss = -surrogate.mean(dim=1).sum() / len(responses)
+            loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return {"gradient_norm": norm.item()}
 
-    return {
+    actions = {
         "logits": think,
         "sample": sampler(),
         "train": train,
         "sample, static cache": sampler(cache_implementation="static"),
-        "sample, log-probs": sampler(log_probs=True),
     }
+    return actions | ({"sample, log-probs": sampler(log_probs=True)} if work["variants"] else {})
 
 
 def about() -> dict[str, Any]:
@@ -99,6 +118,7 @@ def about() -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "attention": "sdpa",
         "threads": torch.get_num_threads(),
     }
 

@@ -86,7 +86,7 @@ def prepare(folder: Path) -> Mapping[str, Callable[[], dict[str, Any]]]:
         mask = jnp.ones(prompts.shape, bool)
         positions = common.build_positions_from_mask(mask)
         out, _ = model(jnp.asarray(prompts), positions, None, common.make_causal_attn_mask(mask))
-        np.save(folder / "logits_tunix.npy", np.asarray(out))
+        np.save(folder / "logits_tunix.npy", np.asarray(out)[rows["mask"]])
         return {}
 
     def draw() -> dict[str, Any]:

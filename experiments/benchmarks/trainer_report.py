@@ -1,5 +1,6 @@
 """What `trainer` prints and writes about its results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ NAMES = {"ours": "paced_jax", "tunix": "google-tunix", "transformers": "transfor
 MIB = 2**20
 SCHEDULED = 50
 """Steps of one schedule action, see `trainer_job`."""
+WANTED = {"random": {"sample": 2.0, "train": 1.0}, "smollm2": {"sample": 1.0, "train": 1.0}}
+"""Least ratio of a peer's seconds to ours, by policy and kind of action."""
 
 
 def median(results: dict[str, Any], name: str, action: str) -> float:
@@ -35,14 +38,14 @@ def goals(results: dict[str, Any]) -> list[dict[str, Any]]:
     Ours is the plain action; a peer's is the fastest of its variants.
 
     Args:
-        results: with `seconds` by contender and action.
+        results: of one work, with `seconds` by contender and action.
 
     Returns:
         Dicts of goal, found, wanted and met.
     """
     out = []
     peers = [name for name in results["seconds"] if name != "ours"]
-    for kind, wanted in (("sample", 2.0), ("train", 1.0)):
+    for kind, wanted in WANTED[results["work"].get("model", "random")].items():
         for peer in peers:
             action, theirs = fastest(results, peer, kind)
             ratio = theirs / median(results, "ours", kind)
@@ -133,14 +136,24 @@ def setting(results: dict[str, Any]) -> str:
         for n, own in results["about"].items()
     )
     load, cpus = results["load_average"], results["provenance"]["cpus"]
+    policy, weights = "Qwen2", ", random weights"
+    if work.get("model") == "smollm2":
+        policy, weights = "SmolLM2-135M, a Llama", ""
+    arithmetic = work.get("task") == "arithmetic"
+    asked = "few-shot arithmetic prompts of at most" if arithmetic else "prompts of"
     text = (
-        f"Qwen2 of hidden {work['hidden_size']}, {work['num_layers']} layers, "
+        f"{policy} of hidden {work['hidden_size']}, {work['num_layers']} layers, "
         f"{work['num_heads']} heads, {work['num_kv_heads']} KV heads, FFN "
-        f"{work['intermediate_size']}, vocabulary {work['vocab_size']:,}, float32, random weights; "
-        f"{work['prompts']} prompts of {work['prompt_length']} tokens, groups of "
+        f"{work['intermediate_size']}, vocabulary {work['vocab_size']:,}, float32{weights}; "
+        f"{work['prompts']} {asked} {work['prompt_length']} tokens, groups of "
         f"{work['group_size']}, responses of {work['response_length']}. {versions}. {cpus} cores; "
         f"load average {min(load):.1f} to {max(load):.1f}."
     )
+    if work.get("peer_parts", 1) > 1:
+        text += (
+            f" transformers' step goes through the rows in {work['peer_parts']} parts, whose"
+            " gradients add up: the activations of all at once would not fit."
+        )
     if max(load) > 1.5 * cpus:
         text += " Other work ran beside it: a ratio within one round is worth more than a time."
     return text
@@ -161,26 +174,40 @@ The goals compare our plain action with the fastest variant of a peer's.
   the forward pass after the step that `measure_kl`, on by default in training, costs. "balance" is
   the trajectory balance of `paced`. google-tunix: `grpo_loss_fn` in its RL trainer's own compiled
   step. transformers: logits of the response alone, fused AdamW.
-* **schedule**: FADE's choose and record, a step; each action runs 50."""
+* **schedule**: FADE's choose and record, a step; each action runs 50.
+
+Peak memory is the high-water mark of the whole process, so libraries and compilers count: once
+imported, after the first plain sampling, after the first plain step; rise over imported
+libraries."""
+
+
+def by_name(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Results of each work, with where they come from; the only one has no name."""
+    about = {name: results[name] for name in ("config", "provenance")}
+    return {n: own | about for n, own in results.get("works", {"": results}).items()}
 
 
 def write(folder: Path, results: dict[str, Any]) -> Path:
     """Writes report.md."""
-    sections = [
-        setting(results),
-        same_work(results),
-        "## Goals",
-        markdown_table(GOAL_HEADER, goal_rows(results)),
-        "## Time",
-        markdown_table(TIME_HEADER, time_rows(results)),
-        HOW,
-        "## Peak resident memory, MiB",
-        markdown_table(MEMORY_HEADER, memory_rows(results)),
-        "High-water mark of the whole process, so libraries and compilers count: once imported, "
-        "after the first plain sampling, after the first plain step; rise over imported libraries.",
-    ]
+    sections = []
+    for name, own in by_name(results).items():
+        sections += [f"## {name.capitalize()}"] if name else []
+        of, level = (f": {name}", "###") if name else ("", "##")
+        sections += [setting(own), same_work(own)]
+        for title, header, rows in tables(own):
+            sections += [f"{level} {title}{of}", markdown_table(header, rows)]
     quick = " (quick)" if results["config"]["quick"] else ""
+    sections += ["## How it was timed", HOW]
     return write_report(folder, "The trainer beside its peers" + quick, sections)
+
+
+def tables(results: dict[str, Any]) -> list[tuple[str, Sequence[str], list[tuple[Any, ...]]]]:
+    """Title, header and rows of the tables of one work."""
+    return [
+        ("Goals", GOAL_HEADER, goal_rows(results)),
+        ("Time", TIME_HEADER, time_rows(results)),
+        ("Peak resident memory, MiB", MEMORY_HEADER, memory_rows(results)),
+    ]
 
 
 def show(folder: Path, results: dict[str, Any]) -> None:
@@ -191,8 +218,9 @@ def show(folder: Path, results: dict[str, Any]) -> None:
         results: the content of results.json.
     """
     write(folder, results)
-    console.print(same_work(results), markup=False)
-    print_table("Time", TIME_HEADER, time_rows(results))
-    print_table("Peak resident memory, MiB", MEMORY_HEADER, memory_rows(results))
-    print_table("Goals", GOAL_HEADER, goal_rows(results))
+    for name, own in by_name(results).items():
+        after = f", {name}" if name else ""
+        console.print(same_work(own), markup=False)
+        for title, header, rows in tables(own):
+            print_table(title + after, header, rows)
     console.print(f"Wrote {folder}", markup=False)

@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from paced_jax.policy.attention import Context
 from paced_jax.policy.decoder import Decoder, GraphDef, Params
 
-LOGITS_AT_ONCE = 2**24
-"""At most so many logits are in memory at once (64 MB) when only statistics of them are wanted."""
+LOGITS_AT_ONCE = 2**25
+"""At most so many logits are in memory at once (128 MB) when only statistics of them are wanted."""
 
 
 class Prefill(NamedTuple):
@@ -93,6 +93,51 @@ def prefill(
     )
 
 
+@jax.custom_vjp
+def token_stats(
+    logits: Float[Array, "*S V"], tokens: Int[Array, "*S"]
+) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
+    """Log-probabilities of the tokens and entropies of the distributions, nats.
+
+    With a gradient by hand, `p_v (-g - h (log p_v + H)) + g 1[v = token]` for cotangents `g` of the
+    log-probability and `h` of the entropy `H`: it takes one pass over the logits, and nothing but
+    them is stored. No forward-mode derivatives.
+
+    Args:
+        logits: [..., V].
+        tokens: [...], in 0..V-1.
+    """
+    return _token_stats(logits, tokens)[0]
+
+
+def _token_stats(logits, tokens):
+    highest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    exponentials = jnp.exp(logits - highest)
+    total = exponentials.sum(axis=-1)
+    log_total = jnp.log(total)
+    chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)
+    log_probs = (chosen - highest)[..., 0] - log_total
+    entropy = log_total - (exponentials * (logits - highest)).sum(axis=-1) / total
+    return (log_probs, entropy), highest[..., 0] + log_total
+
+
+def _token_stats_forward(logits, tokens):
+    out, log_sum = _token_stats(logits, tokens)
+    return out, (logits, tokens, log_sum, out[1])
+
+
+def _token_stats_backward(stored, cotangents):
+    logits, *rest = stored
+    tokens, log_sum, entropy, g, h = (x[..., None] for x in (*rest, *cotangents))
+    log_p = logits - log_sum
+    slopes = -jnp.exp(log_p) * (g + h * (log_p + entropy))
+    ids = jax.lax.broadcasted_iota(tokens.dtype, logits.shape, logits.ndim - 1)
+    return jnp.where(ids == tokens, slopes + g, slopes), None
+
+
+token_stats.defvjp(_token_stats_forward, _token_stats_backward)
+
+
 def sequence_log_probs(
     graphdef: GraphDef,
     params: Params,
@@ -135,9 +180,7 @@ def sequence_log_probs(
 
     def stats(state_and_token):
         state, token = state_and_token
-        log_p = jax.nn.log_softmax(decoder.logits(state), axis=-1)
-        chosen = jnp.take_along_axis(log_p, token[..., None], axis=-1)[..., 0]
-        return chosen, -(jnp.exp(log_p) * log_p).sum(axis=-1)
+        return token_stats(decoder.logits(state), token)
 
     if tokens.size * decoder.config.vocab_size <= LOGITS_AT_ONCE:
         log_probs, entropy = stats((states, tokens))

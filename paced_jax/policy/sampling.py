@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from paced_jax.policy.attention import KeyValues, lay_out
 from paced_jax.policy.decoder import Decoder, GraphDef, Params
 from paced_jax.policy.forward import prefill
+from paced_jax.policy.noise import gumbel
 
 
 class Samples(NamedTuple):
@@ -55,8 +56,8 @@ def _any_of_all(axis_size, in_batched, live):
 
 
 def _categorical(key: Array, log_p: Array) -> Array:
-    """`jax.random.categorical`, the same tokens; its argmax doesn't vectorise on CPUs."""
-    noise = jax.random.gumbel(key, log_p.shape, log_p.dtype)
+    """`jax.random.categorical`, the same tokens; its noise and argmax are slow on CPUs."""
+    noise = gumbel(key, log_p.shape, log_p.dtype)
     noisy = jax.lax.optimization_barrier(noise + log_p)
     highest = noisy.max(axis=-1, keepdims=True)
     ids = jnp.arange(log_p.shape[-1], dtype=jnp.int32)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -10,16 +11,27 @@ import pytest
 
 from experiments.benchmarks import trainer, trainer_report
 from experiments.benchmarks.make_peer_venvs import PINS, python_of
-from experiments.benchmarks.trainer_work import Work, draw_policy, write
-from paced_jax.policy import hf
+from experiments.benchmarks.trainer_work import (
+    Work,
+    draw_policy,
+    smollm2_works,
+    write,
+    write_policy,
+)
+from experiments.settings import SMOLLM2
+from paced_jax.ground import load_task
+from paced_jax.policy import hf, smollm2
 
 STORED = Path(__file__).parents[2] / "experiments" / "results" / "trainer" / "results.json"
-SMALL = trainer.Config().shortened().work
+SMALL = trainer.Config(quick=True).works()[""]
+OF_SMOLLM2 = smollm2_works(0)["few-shot arithmetic"]
+
+needs_smollm2 = pytest.mark.skipif(smollm2.find() is None, reason=smollm2.INSTALL)
 
 
 def test_weights_round_trip_under_hugging_faces_names(tmp_path):
     _, params = draw_policy(SMALL)
-    write(SMALL, tmp_path)
+    write_policy(SMALL, tmp_path)
     tensors = dict(hf.stream(hf.shards(tmp_path)))
     d, h, f = 32, 8, 48
     layer = {
@@ -51,6 +63,7 @@ def test_rows_are_groups_with_normalised_advantages(tmp_path):
     write(SMALL, tmp_path)
     assert Work(**json.loads((tmp_path / "work.json").read_text())) == SMALL
     rows = np.load(tmp_path / "rows.npz")
+    assert rows["mask"].all() and rows["mask"].shape == (2, 16)
     assert rows["prompts"].shape == (2, 16) and rows["responses"].shape == (8, 6)
     rewards, advantages = rows["rewards"].reshape(2, 4), rows["advantages"].reshape(2, 4)
     assert all({0.0, 1.0} == set(group) for group in rewards)
@@ -72,10 +85,14 @@ def test_goals_compare_with_the_fastest_of_a_peer():
         },
         "tunix": {"sample": timed(2.0), "train": timed(2.0)},
     }
-    goals = trainer_report.goals({"seconds": seconds})
+    goals = trainer_report.goals({"work": asdict(Work()), "seconds": seconds})
     found = [(goal["found"], goal["met"]) for goal in goals]
     # Samplers 1.5 and 2 times as fast, steps 2 and 2/3; 50 choices of 4 s in all, a step of 4 s.
     assert found == [(1.5, False), (2.0, True), (2.0, True), (2 / 3, False), (0.02, False)]
+    # Of SmolLM2 it is asked to be faster, no more.
+    work = asdict(smollm2_works(0)["few-shot arithmetic"])
+    goals_of_smollm2 = trainer_report.goals({"work": work, "seconds": seconds})
+    assert [goal["met"] for goal in goals_of_smollm2] == [True, True, True, False, False]
     assert "static cache" in goals[0]["goal"] and "8,192 prompts" in goals[-1]["goal"]
 
 
@@ -91,11 +108,36 @@ def test_contenders_that_compute_something_else_are_refused(tmp_path):
     trainer.same_gradient({"ours": 2.0, "tunix": 2.0001})
     with pytest.raises(ValueError, match="tunix: gradient norm"):
         trainer.same_gradient({"ours": 2.0, "tunix": 2.01})
+    tokens = SMALL.rows * SMALL.response_length
+    trainer.same_tokens(SMALL, {"ours": tokens, "tunix": tokens})
+    with pytest.raises(ValueError, match="tunix: samples 47 tokens of 8 x 6"):
+        trainer.same_tokens(SMALL, {"ours": tokens, "tunix": tokens - 1})
 
 
-def test_impossible_settings_are_named():
+@needs_smollm2
+def test_impossible_settings_are_named(tmp_path):
     with pytest.raises(ValueError, match="rounds"):
         trainer.Config(rounds=0)
+    with pytest.raises(ValueError, match="work"):
+        trainer.Config(model="smollm2", work=Work(prompts=4))
+    with pytest.raises(ValueError, match="num_heads"):
+        write_policy(dataclasses.replace(OF_SMOLLM2, num_heads=8), tmp_path)
+    with pytest.raises(ValueError, match="prompt_length, response_length"):
+        write(dataclasses.replace(OF_SMOLLM2, response_length=8), tmp_path)
+
+
+@needs_smollm2
+def test_prompts_of_smollm2_are_those_of_its_setting(tmp_path):
+    write(OF_SMOLLM2, tmp_path)
+    rows = np.load(tmp_path / "rows.npz")
+    train = load_task(SMOLLM2)[2].train
+    tokens, mask = rows["prompts"], rows["mask"]
+    assert tokens.shape == (8, 43) and rows["responses"].shape == (64, 9)
+    # Padded on the left, and the same tokens in the same order.
+    assert mask[:, -1].all() and not np.any(mask[:, :-1] & ~mask[:, 1:])
+    for i in range(8):
+        expected = train.prompt_tokens[i][train.prompt_mask[i]]
+        np.testing.assert_array_equal(tokens[i][mask[i]], expected)
 
 
 def test_stored_figures_follow_from_the_stored_rounds():

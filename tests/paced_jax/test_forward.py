@@ -12,7 +12,7 @@ from random_policy import random_policy
 from paced_jax.policy import forward as forward_module
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.decoder import abstract
-from paced_jax.policy.forward import logits, prompt_embeddings, sequence_log_probs
+from paced_jax.policy.forward import logits, prompt_embeddings, sequence_log_probs, token_stats
 from paced_jax.policy.sampling import sample
 
 CONFIG = DecoderConfig(
@@ -117,6 +117,34 @@ def test_gradient_equals_that_of_full_sequences(x64, monkeypatch):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10), got, want
         )
+
+
+def plain_stats(logits, tokens):
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    chosen = jnp.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0]
+    return chosen, -(jnp.exp(log_p) * log_p).sum(axis=-1)
+
+
+def test_token_statistics_and_their_gradient_are_those_of_a_log_softmax(x64):
+    rng = np.random.default_rng(0)
+    # The last row is all but certain, far from zero.
+    x = rng.normal(size=(4, 5, 11)) * np.array([0.1, 1, 5, 1])[:, None, None]
+    x[3] += 1e4
+    x[3, :, 2] += 600
+    x = jnp.asarray(x)
+    tokens = jnp.asarray(rng.integers(0, 11, (4, 5)), jnp.int32)
+    weights = rng.normal(size=(2, 4, 5))
+
+    def total(stats, x):
+        log_probs, entropy = stats(x, tokens)
+        return (weights[0] * log_probs).sum() + (weights[1] * entropy).sum()
+
+    for found, expected in zip(token_stats(x, tokens), plain_stats(x, tokens), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    slopes, expected = (jax.grad(total, argnums=1)(f, x) for f in (token_stats, plain_stats))
+    np.testing.assert_allclose(slopes, expected, rtol=1e-9, atol=1e-12)
+    by_row = jax.vmap(token_stats)(x, tokens)
+    np.testing.assert_allclose(by_row[0], token_stats(x, tokens)[0], rtol=1e-12)
 
 
 def test_single_token_responses():
