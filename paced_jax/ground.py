@@ -91,35 +91,40 @@ def _prompt_file(model: LanguageModel, config: TrainConfig) -> tuple[Task, Skill
     return Task(config.verifier, names, 1, model.tokenizer.eos_id, judge, config.max_tokens), pools
 
 
-def prepare_ground(config: TrainConfig) -> Ground:
-    """Loads the policy, builds the pools, embeds the training prompts once.
+def load_task(
+    config: TrainConfig,
+) -> tuple[BasePolicy, Task, SkillPools, LanguageModel | None]:
+    """The policy, and the task that goes with it.
 
-    The task goes with the policy: digit skills for the shipped ones; for a language model the
-    prompts of `config.prompts`, or arithmetic in plain text where there is no file.
+    Digit skills for the shipped policies; for a language model the prompts of `config.prompts`, or
+    arithmetic in plain text where there is no file.
+
+    Returns:
+        (policy, task, prompts, the language model if it is one).
 
     Raises:
         ValueError: a policy, prompts or a verifier that are not there or not whole; more prompts
             than exist.
     """
-    model = None
     if config.policy in known_policies():
-        base, task = load_base_policy(config.policy), SKILL_TASK
         pools = build_pool(config.pool_seed, num_train=config.num_train)
-    else:
-        model = language_model.load(config.policy)
-        task, pools = (_prompt_file if config.prompts else _arithmetic)(model, config)
-        metadata: dict[str, Any] = {"decoder": dataclasses.asdict(model.config)}
-        if task.name == "arithmetic" and config.policy == language_model.SMOLLM2:
-            metadata |= json.loads((WEIGHTS / "smollm2_rates.json").read_text())
-        base = BasePolicy(model.graphdef, model.params, metadata)
+        return load_base_policy(config.policy), SKILL_TASK, pools, None
+    model = language_model.load(config.policy)
+    task, pools = (_prompt_file if config.prompts else _arithmetic)(model, config)
+    metadata: dict[str, Any] = {"decoder": dataclasses.asdict(model.config)}
+    if task.name == "arithmetic" and config.policy == language_model.SMOLLM2:
+        metadata |= json.loads((WEIGHTS / "smollm2_rates.json").read_text())
+    return BasePolicy(model.graphdef, model.params, metadata), task, pools, model
+
+
+def prepare_ground(config: TrainConfig) -> Ground:
+    """Loads policy and task, embeds the training prompts once.
+
+    Raises:
+        ValueError: as `load_task`.
+    """
+    base, task, pools, model = load_task(config)
     embed = jax.jit(partial(prompt_embeddings, base.graphdef))
     raw = embed(base.params, pools.train.prompt_tokens, pools.train.prompt_mask)
     embeddings = jax.jit(partition.standardise)(raw)
-    return Ground(
-        config,
-        base,
-        task,
-        pools,
-        embeddings,
-        model,
-    )
+    return Ground(config, base, task, pools, embeddings, model)
