@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from typing import Any
 
 import jax
@@ -44,6 +45,17 @@ def test_a_model_written_is_the_model_read(directory):
     assert again.tokenizer.eos_id == tokenizer().eos_id
     chat = [{"role": "user", "content": "1+1="}]
     assert again.tokenizer.chat(chat) == "<u>1+1=<|end|><a>"
+
+
+def test_a_tokenizers_own_truncation_and_padding_are_left_out(directory, tmp_path):
+    shutil.copytree(directory, tmp_path / "tiny")
+    backend = language_model.load(str(tmp_path / "tiny")).tokenizer.backend
+    backend.enable_truncation(4)
+    backend.enable_padding(length=16)
+    backend.save(str(tmp_path / "tiny" / "tokenizer.json"))
+    again = language_model.load(str(tmp_path / "tiny")).tokenizer
+    for text in ("1", "12345678"):
+        assert again.encode(text) == tokenizer().encode(text)
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path):
