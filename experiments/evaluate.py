@@ -22,6 +22,7 @@ from experiments import command_line, run_folder
 from fade_jax.pool import build_pool
 from fade_jax.pool_files import LoadedPool, load_pool
 from paced_jax import host_evaluation
+from paced_jax.checkpoint import fingerprint
 from paced_jax.host_judge import Judge, VerifierName, open_verifier
 from paced_jax.policy import language_model
 from paced_jax.policy.language_model import LanguageModel
@@ -131,13 +132,14 @@ def main(config: Config) -> dict[str, Any]:
     loaded = read_problems(config)
     model = language_model.load(config.policy)
     pool = encode(config, loaded, model)
+    wanted = dataclasses.asdict(config) | contents(pool, model)
 
     def check(folder: Path) -> None:
         stored = folder / "config.json"
         if stored.exists():
-            refuse_another(folder, run_folder.read_json(stored), config)
+            refuse_another(folder, run_folder.read_json(stored), wanted)
 
-    folder = run_folder.open_folder("evaluate", config.out, config, check)
+    folder = run_folder.open_folder("evaluate", config.out, wanted, check)
     count = len(pool.gold)
     run_folder.console.print(
         f"{count} problems x {config.rollouts} rollouts of at most {config.max_tokens} tokens;"
@@ -156,13 +158,22 @@ def main(config: Config) -> dict[str, Any]:
     return results
 
 
-def refuse_another(folder: Path, stored: dict[str, Any], config: Config) -> None:
+def contents(pool: SkillPool, model: LanguageModel) -> dict[str, str]:
+    """Fingerprints of what is behind the paths: files may change under the same name."""
+    ends = np.array(model.tokenizer.eos_id)
+    return {
+        "problems_fingerprint": fingerprint(pool),
+        "policy_fingerprint": fingerprint([*jax.tree.leaves(model.params), ends]),
+    }
+
+
+def refuse_another(folder: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuses a folder whose samples are of something else.
 
     Raises:
         ValueError: naming the first field that differs.
     """
-    for name, value in dataclasses.asdict(config).items():
+    for name, value in wanted.items():
         if name in ("out", "workers"):
             continue
         mine = str(value) if isinstance(value, Path) else value

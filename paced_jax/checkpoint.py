@@ -39,7 +39,7 @@ def fingerprint(arrays: Iterable[Any]) -> str:
         arrays: anything numpy takes, of numbers or strings.
 
     Raises:
-        ValueError: an array of Python objects.
+        ValueError: an array of Python objects other than strings.
 
     Example:
         >>> fingerprint([np.arange(3)]) == fingerprint([np.arange(3).reshape(1, 3)])
@@ -48,10 +48,15 @@ def fingerprint(arrays: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         array = np.ascontiguousarray(array)
-        if array.dtype.hasobject:  # its bytes are addresses
-            raise ValueError(f"arrays must be of numbers or strings, got {array.dtype}")
         digest.update(f"{array.dtype.str}{np.shape(array)}".encode())
-        digest.update(array.tobytes())
+        if not array.dtype.hasobject:
+            digest.update(array.tobytes())
+            continue
+        for item in array.flat:  # the array's own bytes are addresses
+            if not isinstance(item, str):
+                raise ValueError(f"arrays must be of numbers or strings, got {array.dtype}")
+            text = item.encode("utf-8", "surrogatepass")
+            digest.update(f"{len(text)}:".encode() + text)
     return digest.hexdigest()[:16]
 
 

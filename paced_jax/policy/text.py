@@ -92,6 +92,8 @@ def load(directory: Path) -> Tokenizer:
     if not path.exists():
         raise ValueError(f"directory: {directory} has no tokenizer.json")
     backend = tokenizers.Tokenizer.from_file(str(path))
+    backend.no_truncation()  # as some files have it from training; it would cut prompts silently
+    backend.no_padding()
     settings, generation = (
         json.loads(file.read_text()) if file.exists() else {}
         for file in (directory / "tokenizer_config.json", directory / "generation_config.json")

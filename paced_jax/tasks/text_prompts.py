@@ -147,6 +147,7 @@ def _lay_out(rows, width: int) -> SkillPool:
         answer_lengths=np.zeros(count, np.int32),
         skill=np.array(source, np.int32),
         length=np.ones(count, np.int32),
-        text=np.array(text),
-        gold=np.array(gold),
+        # As objects: numpy's own strings are all as wide as the longest, and lose a NUL at the end.
+        text=np.array(text, object),
+        gold=np.array(gold, object),
     )

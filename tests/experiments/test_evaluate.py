@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import shutil
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from text_world import SameLetter, model, tokenizer, write_prompts
@@ -58,6 +60,28 @@ def test_scores_are_those_of_the_kept_samples_and_a_call_that_was_ended_goes_on(
     assert [run_folder.read_json(path) for path in sorted(samples.iterdir())] == batches
     with pytest.raises(ValueError, match=r"temperature: .* has 1.0, got 0.5; take another --out"):
         evaluate.main(dataclasses.replace(plan, temperature=0.5))
+
+
+@pytest.mark.parametrize("changed", ["problems", "policy"])
+def test_what_changed_under_the_same_path_is_not_mixed_with_what_was_kept(
+    directory, tmp_path, monkeypatch, changed
+):
+    monkeypatch.setattr(evaluate, "open_verifier", lambda name, workers: SameLetter())
+    plan = config(directory, tmp_path, limit=5, policy=str(tmp_path / "tiny"))
+    shutil.copytree(directory, tmp_path / "tiny")
+    evaluate.main(plan)
+    last = tmp_path / "run" / "samples" / "000001.json"
+    last.unlink()
+    if changed == "problems":
+        lines = (tmp_path / "sums.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "sums.jsonl").write_text("".join([lines[1], lines[0], *lines[2:]]))
+    else:
+        shutil.rmtree(tmp_path / "tiny")
+        other = jax.tree.map(lambda x: x + 1, model().params)
+        language_model.save(tmp_path / "tiny", model()._replace(params=other))
+    with pytest.raises(ValueError, match=rf"{changed}_fingerprint: .* has '\w+', got '\w+'; take"):
+        evaluate.main(plan)
+    assert not last.exists()
 
 
 def test_scores_by_hand():

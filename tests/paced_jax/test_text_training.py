@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from typing import Any
 
 import jax
@@ -13,12 +14,14 @@ from text_world import SameLetter, model, tokenizer, write_prompts
 
 from experiments import train
 from fade_jax import driver
-from fade_jax.pool_files import load_pool
+from fade_jax.pool import build_pool
+from fade_jax.pool_files import LoadedPool, load_pool
 from paced_jax import evaluation, ground, host_evaluation, training
+from paced_jax.checkpoint import fingerprint
 from paced_jax.host_judge import Judge
 from paced_jax.policy import language_model
 from paced_jax.tasks.skills import Problems
-from paced_jax.tasks.text_prompts import encode_pools, prompt_ids
+from paced_jax.tasks.text_prompts import encode_all, encode_pools, prompt_ids
 from paced_jax.tasks.tokens import EOS
 from paced_jax.training import TrainConfig, prepare
 
@@ -44,6 +47,17 @@ def test_a_model_written_is_the_model_read(directory):
     assert again.tokenizer.eos_id == tokenizer().eos_id
     chat = [{"role": "user", "content": "1+1="}]
     assert again.tokenizer.chat(chat) == "<u>1+1=<|end|><a>"
+
+
+def test_a_tokenizers_own_truncation_and_padding_are_left_out(directory, tmp_path):
+    shutil.copytree(directory, tmp_path / "tiny")
+    backend = language_model.load(str(tmp_path / "tiny")).tokenizer.backend
+    backend.enable_truncation(4)
+    backend.enable_padding(length=16)
+    backend.save(str(tmp_path / "tiny" / "tokenizer.json"))
+    again = language_model.load(str(tmp_path / "tiny")).tokenizer
+    for text in ("1", "12345678"):
+        assert again.encode(text) == tokenizer().encode(text)
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path):
@@ -81,6 +95,16 @@ def test_prompts_of_a_file_are_split_by_content_and_long_ones_left_out(tmp_path)
         encode_pools(loaded, tokenizer(), 3, chat=False, max_prompt_tokens=2)
     with pytest.raises(ValueError, match="answer: the prompts need answers"):
         encode_pools(load_pool(prompts, answer=None), tokenizer(), 3)
+
+
+def test_one_long_gold_costs_its_own_length_alone():
+    golds = ["y" * 200_000, "end\0", *map(str, range(98))]
+    pool, rows = build_pool([f"{i}?" for i in range(100)], golds)
+    encoded = encode_all(LoadedPool(pool, rows, (), None, None), tokenizer(), chat=False)
+    assert encoded.gold.tolist() == golds and encoded.gold.nbytes < 10_000
+    changed = encoded._replace(gold=np.array([*golds[:-1], "98"], object))
+    assert fingerprint(encoded) == fingerprint(encoded._replace(gold=np.array(golds, object)))
+    assert fingerprint(encoded) != fingerprint(changed)
 
 
 def test_a_prompt_is_written_by_the_chat_template_or_as_it_is():
