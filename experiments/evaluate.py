@@ -23,7 +23,7 @@ from fade_jax.pool import build_pool
 from fade_jax.pool_files import LoadedPool, load_pool
 from paced_jax import host_evaluation
 from paced_jax.checkpoint import fingerprint
-from paced_jax.host_judge import Judge, VerifierName, open_verifier
+from paced_jax.host_judge import Judge, VerifierName, check_golds, open_verifier
 from paced_jax.policy import language_model
 from paced_jax.policy.language_model import LanguageModel
 from paced_jax.scores import Score, score_table
@@ -88,6 +88,13 @@ class Config:
             )
         if bool(self.benchmark) != (self.path is not None):
             raise ValueError(f"path: is the file of a benchmark, got {self.path}")
+        idle = ("instruction",) if self.prompts else ("prompt_column", "answer_column", "verifier")
+        for field in dataclasses.fields(self):
+            if field.name in idle and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"{field.name}: {getattr(self, field.name)!r} has no effect with"
+                    f" {'prompts' if self.prompts else 'a benchmark'}"
+                )
         for name in ("rollouts", "max_tokens", "max_prompt_tokens", "batch_size", "workers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -95,6 +102,11 @@ class Config:
             raise ValueError(f"limit must be at least 1, got {self.limit}")
         if self.temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {self.temperature}")
+
+    @property
+    def judged_by(self) -> VerifierName:
+        """The verifier."""
+        return "math" if self.benchmark else self.verifier
 
 
 def read_problems(config: Config) -> LoadedPool:
@@ -110,6 +122,7 @@ def read_problems(config: Config) -> LoadedPool:
 
 def encode(config: Config, loaded: LoadedPool, model: LanguageModel) -> SkillPool:
     """The problems as tokens, `limit` of them."""
+    check_golds(config.judged_by, (loaded.pool.answers or ())[: config.limit])
     template = model.tokenizer.chat_template is not None
     return encode_all(
         loaded,
@@ -200,8 +213,7 @@ def sample(
         eos_id=eos,
         temperature=config.temperature,
     )
-    name: VerifierName = "math" if config.benchmark else config.verifier
-    with contextlib.closing(open_verifier(name, workers=config.workers)) as verifier:
+    with contextlib.closing(open_verifier(config.judged_by, workers=config.workers)) as verifier:
         judge = Judge(model.tokenizer, verifier)
         judged = host_evaluation.batches(
             sampler,

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from fade_jax.pool_files import load_pool
 from paced_jax import partition
-from paced_jax.host_judge import Judge, open_verifier
+from paced_jax.host_judge import Judge, check_golds, open_verifier
 from paced_jax.policy import language_model
 from paced_jax.policy.base_policies import WEIGHTS, BasePolicy, known_policies, load_base_policy
 from paced_jax.policy.forward import prompt_embeddings
@@ -66,6 +66,7 @@ def _prompt_file(model: LanguageModel, config: TrainConfig) -> tuple[Task, Skill
         answer=config.answer_column,
         source=config.source_column or None,
     )
+    check_golds(config.verifier, loaded.pool.answers or ())
     template = model.tokenizer.chat_template is not None
     pools, too_long = text_prompts.encode_pools(
         loaded,

@@ -10,12 +10,20 @@ import numpy as np
 from jaxtyping import Bool, Int, Int8
 
 from paced_jax.policy.text import Tokenizer
-from paced_jax.verifiers import CodeVerifier, MathVerifier, ReasoningVerifier, Verifier
+from paced_jax.verifiers import (
+    CodeVerifier,
+    MathVerifier,
+    ReasoningVerifier,
+    Verifier,
+    code_answers,
+    reasoning_tasks,
+)
 
 VerifierName: TypeAlias = Literal["math", "code", "reasoning"]
 """What answers are: mathematics, programs, or tasks of reasoning-gym."""
 
 _VERIFIERS = {"math": MathVerifier, "code": CodeVerifier, "reasoning": ReasoningVerifier}
+_FORMS = {"code": code_answers.read_tests, "reasoning": reasoning_tasks.check_gold}
 
 
 class Judge(NamedTuple):
@@ -44,6 +52,26 @@ class Judge(NamedTuple):
         """
         responses = self.tokenizer.decode_responses(np.asarray(tokens), np.asarray(action_mask))
         return self.verifier.verify(responses, list(golds)).verdict
+
+
+def check_golds(name: VerifierName, golds: Sequence[str]) -> None:
+    """Refuses golds that the verifier could never judge by, before anything is generated.
+
+    Args:
+        name: of the verifier.
+        golds: of all prompts.
+
+    Raises:
+        ValueError: naming the first prompt whose gold is empty or has another form.
+    """
+    for i, gold in enumerate(golds):
+        try:
+            if not gold.strip():
+                raise ValueError("gold: is empty")
+            if name in _FORMS:
+                _FORMS[name](gold)
+        except ValueError as error:
+            raise ValueError(f"prompt {i}: {error}") from None
 
 
 def open_verifier(name: VerifierName, *, workers: int = 2) -> Verifier:

@@ -30,6 +30,22 @@ def gold(dataset: str, entry: dict[str, Any]) -> str:
     return json.dumps({"dataset": dataset, "entry": entry}, default=str)
 
 
+def check_gold(gold: str) -> None:
+    """Refuses what `gold` has not written.
+
+    Raises:
+        ValueError: naming the gold.
+    """
+    try:
+        task = json.loads(gold)
+    except ValueError:
+        task = None
+    if not isinstance(task, dict) or not {"dataset", "entry"} <= set(task):
+        raise ValueError(
+            f'gold: must be {{"dataset": ..., "entry": ...}} in JSON, got {gold!r:.80}'
+        )
+
+
 @cache
 def _dataset(name: str) -> Any:
     return import_module("reasoning_gym").create_dataset(name, size=1, seed=0)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -105,6 +106,11 @@ def test_scores_by_hand():
         (dict(prompts=None), "benchmark: needs either"),
         (dict(benchmark="gsm8k"), "benchmark: needs either"),
         (dict(prompts=None, benchmark="gsm8k"), "path: is the file of a benchmark, got None"),
+        (dict(instruction="Go."), r"instruction: 'Go\.' has no effect with prompts"),
+        (
+            dict(prompts=None, benchmark="gsm8k", path=Path("f"), verifier="code"),
+            "verifier: 'code' has no effect with a benchmark",
+        ),
         (dict(rollouts=0), "rollouts must be at least 1, got 0"),
         (dict(limit=0), "limit must be at least 1, got 0"),
         (dict(temperature=-1.0), "temperature must be >= 0, got -1"),

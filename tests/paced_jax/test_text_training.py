@@ -18,7 +18,7 @@ from fade_jax.pool import build_pool
 from fade_jax.pool_files import LoadedPool, load_pool
 from paced_jax import evaluation, ground, host_evaluation, training
 from paced_jax.checkpoint import fingerprint
-from paced_jax.host_judge import Judge
+from paced_jax.host_judge import Judge, check_golds
 from paced_jax.policy import language_model
 from paced_jax.tasks.skills import Problems
 from paced_jax.tasks.text_prompts import encode_all, encode_pools, prompt_ids
@@ -169,6 +169,20 @@ def test_on_the_host_the_skill_tasks_come_out_as_in_compiled_code():
     # evaluate evens its batches out (3, 3, 2 of 8 are 3 each); so do the numbers here.
     jax.tree.map(np.testing.assert_array_equal, got, want)
     assert 0 < int(want.successes.sum()) < 128
+
+
+@pytest.mark.parametrize(
+    ("name", "golds", "message"),
+    [
+        ("math", ["4", "  "], "prompt 1: gold: is empty"),
+        ("code", ['{"asserts": "assert f(1) == 2"}', "30"], "prompt 1: gold: must be "),
+        ("reasoning", ["30"], "prompt 0: gold: must be .*dataset.* got '30'"),
+        ("reasoning", ['{"dataset": "chain_sum"}'], "prompt 0: gold: must be "),
+    ],
+)
+def test_golds_that_no_verifier_can_judge_by_are_refused_before_a_run(name, golds, message):
+    with pytest.raises(ValueError, match=message):
+        check_golds(name, golds)
 
 
 def text_config(directory, file, **changes):
