@@ -22,7 +22,7 @@ from experiments.settings import SMOLLM2
 from paced_jax.ground import load_task
 from paced_jax.policy import hf, smollm2
 
-STORED = Path(__file__).parents[2] / "experiments" / "results" / "trainer" / "results.json"
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 SMALL = trainer.Config(quick=True).works()[""]
 OF_SMOLLM2 = smollm2_works(0)["few-shot arithmetic"]
 
@@ -140,20 +140,28 @@ def test_prompts_of_smollm2_are_those_of_its_setting(tmp_path):
         np.testing.assert_array_equal(tokens[i][mask[i]], expected)
 
 
-def test_stored_figures_follow_from_the_stored_rounds():
-    stored = json.loads(STORED.read_text())
-    assert set(stored["seconds"]) == {"ours", *trainer.PEERS} and not stored["missing"]
-    for name, actions in stored["rounds"].items():
-        for action, seconds in actions.items():
-            median = stored["seconds"][name][action]["median"]
-            np.testing.assert_allclose(np.median(seconds), median)
-            assert len(seconds) == stored["config"]["rounds"]
-    assert trainer_report.goals(stored) == stored["goals"]
-    assert max(stored["logit_gaps"].values()) <= trainer.TOLERANCE
-    assert Work(**stored["work"]) == Work()
-    report = (STORED.parent / "report.md").read_text()
-    for row in trainer_report.goal_rows(stored):
-        assert f"{row[1]:.4g}" in report
+@pytest.mark.parametrize("folder", ["trainer", "trainer_smollm2"])
+def test_stored_figures_follow_from_the_stored_rounds(folder):
+    stored = json.loads((RESULTS / folder / "results.json").read_text())
+    report = (RESULTS / folder / "report.md").read_text()
+    works = {"": Work()} if folder == "trainer" else smollm2_works(0)
+    peers = trainer.PEERS if folder == "trainer" else trainer.OF_SMOLLM2
+    by_name = trainer_report.by_name(stored)
+    assert list(by_name) == list(works)
+    for name, own in by_name.items():
+        assert set(own["seconds"]) == {"ours", *peers}
+        assert set(own["missing"]) == set(trainer.PEERS) - set(peers)
+        for contender, actions in own["rounds"].items():
+            for action, seconds in actions.items():
+                median = own["seconds"][contender][action]["median"]
+                np.testing.assert_allclose(np.median(seconds), median)
+                assert len(seconds) == stored["config"]["rounds"]
+        assert trainer_report.goals(own) == own["goals"]
+        assert max(own["logit_gaps"].values()) <= trainer.TOLERANCE
+        trainer.same_gradient(own["gradient_norms"])
+        assert Work(**own["work"]) == works[name]
+        for row in trainer_report.goal_rows(own):
+            assert f"{row[1]:.4g}" in report
 
 
 def checked(results, folder, names):
