@@ -74,7 +74,7 @@ def slow_if_it_trains(index):
     return pytest.param(index, marks=pytest.mark.slow if trains else ())
 
 
-@pytest.mark.parametrize("index", map(slow_if_it_trains, range(len(readme_blocks()))))
+@pytest.mark.parametrize("index", [slow_if_it_trains(i) for i in range(len(readme_blocks()))])
 def test_examples_in_the_readme_run(index):
     code = readme_blocks()[index]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
