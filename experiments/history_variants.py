@@ -8,7 +8,7 @@ import jax
 from experiments.replay_contenders import Contender, Params, Pool, fade_contender
 from fade_jax import dynamics, moments, shrinkage, utility
 
-SKILL_COUNTS = (0, 2, 4, 8, 16, 32, 64)
+SKILL_COUNTS = (0, 4, 16, 32)
 
 RULES = {
     "adf": moments.adf(),

@@ -58,29 +58,30 @@ def make_pool(loadings: dict[str, np.ndarray], rows: np.ndarray) -> Pool:
     return Pool(len(rows), {kind: lay_out(jnp.asarray(a)) for kind, a in kinds.items()})
 
 
-def fit_half(
+Fitter = Callable[[Pool, Table, np.ndarray], tuple[dict[str, float], list[float]]]
+"""`(pool of the rows, table, rows) -> (parameters, the score's trace)`."""
+
+
+def fitter(
     contender: Contender,
-    pool: Pool,
-    table: Table,
-    rows: np.ndarray,
     *,
     steps: int,
     maximise: Literal["informative", "counts"] = "informative",
-) -> tuple[dict[str, float], list[float]]:
+) -> Fitter:
     """Tunes a contender on some prompts, by the log score of the event predicted, or of counts.
 
-    Returns:
-        Its parameters, and the score's trace.
+    Compiles once for both halves of a pool, if they are of one size.
     """
-    successes, trials = jnp.asarray(table.successes[:, rows]), jnp.asarray(table.trials[:, rows])
-    informative = jnp.asarray(table.informative[:, rows], jnp.float32)
-    visited = jnp.asarray(table.trials[:, rows] == table.group_size).at[0].set(False)
 
-    def climb(start: Any, pool: Pool) -> tuning.Fit:
+    @partial(jax.jit, static_argnames=("num_prompts", "group_size"))
+    def climb(start, loadings, successes, trials, *, num_prompts, group_size) -> tuning.Fit:
+        informative = ((successes > 0) & (successes < trials)).astype(jnp.float32)
+        visited = (trials == group_size).at[0].set(False)
+
         def score(params: Any) -> jax.Array:
-            tracker = contender.build(params, pool)
+            tracker = contender.build(params, Pool(num_prompts, loadings))
             predictions, _, _, info = replay.replay(
-                tracker, tracker.init(), successes, trials, trials > 0, table.group_size
+                tracker, tracker.init(), successes, trials, trials > 0, group_size
             )
             if maximise == "counts":
                 return info.log_evidence[1:].sum() / visited.sum()
@@ -90,10 +91,19 @@ def fit_half(
 
         return tuning.fit(score, start, contender.constraints, steps=steps, learning_rate=0.1)
 
-    start = {name: jnp.float32(value) for name, value in contender.start.items()}
-    fitted = jax.jit(partial(climb, pool=pool))(start)
-    params = {name: float(value) for name, value in fitted.params.items()}
-    return params, np.asarray(fitted.trace).tolist()
+    def fit(pool: Pool, table: Table, rows: np.ndarray) -> tuple[dict[str, float], list[float]]:
+        fitted = climb(
+            {name: jnp.float32(value) for name, value in contender.start.items()},
+            {contender.loadings: pool.loadings[contender.loadings]},
+            jnp.asarray(table.successes[:, rows]),
+            jnp.asarray(table.trials[:, rows]),
+            num_prompts=pool.num_prompts,
+            group_size=table.group_size,
+        )
+        params = {name: float(value) for name, value in fitted.params.items()}
+        return params, np.asarray(fitted.trace).tolist()
+
+    return fit
 
 
 class Said(NamedTuple):

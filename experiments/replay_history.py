@@ -26,7 +26,7 @@ from experiments.replay_bench import (
     HALVES,
     crossed,
     difference,
-    fit_half,
+    fitter,
     make_loadings,
     make_pool,
     make_protocols,
@@ -204,18 +204,16 @@ def main(config: Config) -> dict[str, Any]:
         for name, contender in table_of.items():
             bar.update(task, description=contender.label)
             if name not in saved["fits"]:
+                fit = fitter(
+                    contender,
+                    steps=10 if config.quick else config.fit_steps,
+                    maximise=config.fit_score,
+                )
                 fits, traces = {}, {}
                 for half in HALVES:
                     fits[half] = dict(contender.start)
                     if contender.constraints is not None:
-                        fits[half], traces[half] = fit_half(
-                            contender,
-                            pools[half],
-                            table,
-                            halves[half],
-                            steps=10 if config.quick else config.fit_steps,
-                            maximise=config.fit_score,
-                        )
+                        fits[half], traces[half] = fit(pools[half], table, halves[half])
                 saved["fits"][name], saved["traces"][name] = fits, traces
                 run_folder.write_json(folder / "fits.json", saved)
             call = replayer(contender, whole, table)

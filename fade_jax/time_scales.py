@@ -8,7 +8,7 @@ Host code, numpy.
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import ArrayLike, Bool, Float
+from jaxtyping import Bool, Float
 
 from fade_jax import calibration
 
@@ -92,36 +92,46 @@ def churn(pass_rates: Float[np.ndarray, "S N"]) -> float:
         order.
     """
     ones = np.ones(pass_rates.shape[1])
-    kept = [
-        calibration.spearman(a, b, ones)
-        for a, b in zip(pass_rates[:-1], pass_rates[1:], strict=True)
-    ]
+    kept = [calibration.spearman(a, b, ones) for a, b in pairwise(pass_rates)]
     kept = [value for value in kept if np.isfinite(value)]
     return float(1 - np.mean(kept)) if kept else float("nan")
 
 
 def staleness(
     pass_rates: Float[np.ndarray, "S N"],
-    observed: ArrayLike,
+    successes: Float[np.ndarray, "S N"],
+    trials: Float[np.ndarray, "S N"],
     scored: Bool[np.ndarray, "S N"],
 ) -> float:
     """How far a tracker's level lags behind: root mean square over steps of its mean error.
 
-    `sqrt(mean_t mean_i(pass_rates - observed)^2)`, the inner mean over the prompts scored in step
-    t. Errors of single prompts average out in it; a lag of all of them does not.
+    `sqrt(mean_t e(t)^2 - noise(t))`, with e(t) the mean of `pass_rates - x` over the n prompts
+    scored in step t, x = successes / trials, and noise(t) = `sum x (1 - x) / (trials - 1) / n^2`
+    the part of e(t)^2 that is chance. Errors of single prompts average out; a lag of all does not.
 
     Args:
         pass_rates: [S, N] predictions.
-        observed: [S, N] what came of it: shares of successes, or true pass rates.
+        successes: [S, N] what came of them, in 0..trials.
+        trials: [S, N]; at least 2 where scored.
         scored: [S, N] predictions that count; steps without any are left out.
 
     Returns:
         >= 0; NaN where nothing is scored.
+
+    Raises:
+        ValueError: for a scored group of fewer than 2 trials.
     """
-    count = scored.sum(axis=1)
-    error = np.where(scored, pass_rates - np.asarray(observed, float), 0.0).sum(axis=1)
-    mean = error[count > 0] / count[count > 0]
-    return float(np.sqrt(np.mean(mean**2))) if len(mean) else float("nan")
+    if (trials[scored] < 2).any():
+        raise ValueError(f"trials must be at least 2 where scored, got {trials[scored].min()}")
+    n = scored.sum(axis=1)
+    size = np.where(scored, trials, 2.0)
+    x = np.where(scored, successes, 0.0) / size
+    error = np.where(scored, pass_rates - x, 0.0).sum(axis=1)
+    noise = np.where(scored, x * (1 - x) / (size - 1), 0.0).sum(axis=1)
+    if not n.any():
+        return float("nan")
+    square = (error[n > 0] ** 2 - noise[n > 0]) / n[n > 0] ** 2
+    return float(np.sqrt(max(square.mean(), 0.0)))
 
 
 def _check_lag(lag: int, steps: int) -> None:

@@ -63,12 +63,28 @@ def test_churn_is_one_less_the_rank_correlation():
 
 
 def test_staleness_is_the_error_of_the_mean_and_not_of_prompts():
-    observed = np.array([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    trials = np.full((3, 2), 4.0)
+    successes = np.array([[0.0, 4.0], [4.0, 4.0], [0.0, 0.0]])
     half = np.full((3, 2), 0.5)
     scored = np.array([[True, True], [True, False], [False, False]])
-    # Mean errors 0 and -1/2; the last step has none.
-    assert time_scales.staleness(half, observed, scored) == pytest.approx((0.25 / 2) ** 0.5)
-    assert np.isnan(time_scales.staleness(half, observed, np.zeros((3, 2), bool)))
+    # Mean errors 0 and -1/2, without noise; the last step has none.
+    got = time_scales.staleness(half, successes, trials, scored)
+    assert got == pytest.approx((0.25 / 2) ** 0.5)
+    none = np.zeros((3, 2), bool)
+    assert np.isnan(time_scales.staleness(half, successes, trials, none))
+    with pytest.raises(ValueError, match=r"trials must be at least 2 where scored, got 1"):
+        time_scales.staleness(half, successes, trials - 3, scored)
+
+
+def test_staleness_leaves_out_what_is_chance():
+    rng = np.random.default_rng(4)
+    rates = rng.uniform(0.2, 0.8, (400, 20))
+    successes, trials = outcomes(rng, rates)
+    everything = np.ones(rates.shape, bool)
+    # Chance alone would give .035; its square is known to 7 %, so what is left is below .35 x that.
+    assert time_scales.staleness(rates, successes, trials, everything) < 0.015
+    late = time_scales.staleness(rates - 0.1, successes, trials, everything)
+    assert late == pytest.approx(0.1, abs=0.006)
 
 
 @pytest.mark.parametrize("lag", [0, 3, -1])
