@@ -11,11 +11,6 @@ was when the command is given again; finished runs are not repeated.
 """
 
 import dataclasses
-import os
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,10 +23,12 @@ from experiments import (
     headline_report,
     headline_results,
     intervals,
+    processes,
     run_folder,
     run_identity,
 )
 from experiments.headline_plan import Part, Plan
+from experiments.processes import Command
 from experiments.run_identity import seed_folder
 from experiments.run_log import count_lines
 
@@ -114,40 +111,29 @@ def run_jobs(folder: Path, plan: Plan, workers: int) -> None:
         RuntimeError: a process failed; names its log. The others are finished first.
     """
     headline_plan.save(folder, plan)
-    waiting, failed = plan.jobs(), []
-    lock = threading.Lock()
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    # Methods share most of their programs; what one has compiled the others load.
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(folder.absolute() / "compiled"), **os.environ}
-
-    def work(number: int) -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                method, seeds = waiting.pop(0)
-            log = folder / "logs" / f"{method}_{'_'.join(map(str, seeds))}.txt"
-            log.parent.mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "experiments.headline_job", str(folder), method]
-            command += [str(seed) for seed in seeds]
-            if len(cores) > 1:
-                command += ["--core", str(cores[number % len(cores)])]
-            with log.open("w") as file:
-                done = subprocess.run(command, stdout=file, stderr=file, env=environment)
-            if done.returncode:
-                failed.append(log)
-
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(workers)]
+    commands = [
+        Command(
+            name=f"{method}_{'_'.join(map(str, seeds))}",
+            module="experiments.headline_job",
+            arguments=(str(folder), method, *map(str, seeds)),
+            log=folder / "logs" / f"{method}_{'_'.join(map(str, seeds))}.txt",
+        )
+        for method, seeds in plan.jobs()
+    ]
     total = sum(config.iterations for config in plan.methods.values()) * len(plan.seeds)
+    seen = 0
     with run_folder.task(plan.part, total) as advance:
-        for thread in threads:
-            thread.start()
-        seen = 0
-        while any(thread.is_alive() for thread in threads):
-            time.sleep(2)
+
+        def tick() -> None:
+            nonlocal seen
             now = _iterations_done(folder, plan)
             advance(plan.part, now - seen)
             seen = now
+
+        # Methods share most of their programs; what one has compiled the others load.
+        compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder.absolute() / "compiled")}
+        done = processes.run_all(commands, workers, environment=compiled, tick=tick)
+    failed = [command.log for command in commands if done[command.name].code != 0]
     if failed:
         raise RuntimeError(f"{len(failed)} of the processes failed, see {failed[0]}")
 

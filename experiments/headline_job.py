@@ -2,18 +2,16 @@
 
     python -m experiments.headline_job runs/headline/demo/tiny fade 0 1 2
 
-Started by `experiments.headline`, which keeps one such process a core busy. A small policy does not
-fill two cores: two processes of one core each do half as much again as one process of two.
+Started by `experiments.headline`, which keeps one such process a core busy.
 """
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from experiments import command_line
+from experiments import command_line, headline_plan, live_run, run_identity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +24,10 @@ class Job:
     """One of the plan's."""
     seeds: tyro.conf.Positional[tuple[int, ...]]
     """Some of the plan's."""
-    core: int | None = None
-    """The one core to stay on; any if not given."""
 
 
 def main(job: Job) -> None:
     """Runs what is not finished yet."""
-    if job.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {job.core})  # before XLA counts its threads
-    from experiments import headline_plan, live_run, run_identity
-
     plan = headline_plan.load(job.folder)
     configs = [plan.config(job.method, seed) for seed in job.seeds]
     folders = [run_identity.seed_folder(job.folder, job.method, seed) for seed in job.seeds]

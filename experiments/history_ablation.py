@@ -46,8 +46,8 @@ class Config:
     """Random masks of the sparse and the cold protocol."""
     observed_share: float = 0.1
     """Of each step's visits that the sparse protocol shows."""
-    fit_steps: int = 40
-    """Gradient steps of each fit."""
+    fit_steps: int = 12
+    """Gradient steps of each fit, which starts from the filter's as replayed."""
     bootstrap: int = 1000
     """Bootstrap samples over prompts of each difference."""
     seed: int = 0
@@ -230,10 +230,10 @@ class Lab:
         base = self.fits["fade" if "fade" in self.fits else "fade_k0"]
         if variant.change is None:
             fit = replay_bench.fitter(variant.contender, steps=self.steps)
-            fits = {
-                half: fit(replay_bench.make_pool(self.loadings, rows), self.table, rows)[0]
-                for half, rows in self.rows.items()
-            }
+            fits = {}
+            for half, rows in self.rows.items():
+                pool = replay_bench.make_pool(self.loadings, rows)
+                fits[half] = fit(base[half], pool, self.table, rows)[0]
         else:
             fits = {half: variant.change(base[half]) for half in HALVES}
         figures = []

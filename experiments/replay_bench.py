@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.replay_contenders import Contender, Pool
+from experiments.replay_contenders import Contender, Params, Pool
 from experiments.replay_table import Table
 from fade_jax import calibration, replay, tuning
 from fade_jax.calibration import Interval
@@ -58,8 +58,8 @@ def make_pool(loadings: dict[str, np.ndarray], rows: np.ndarray) -> Pool:
     return Pool(len(rows), {kind: lay_out(jnp.asarray(a)) for kind, a in kinds.items()})
 
 
-Fitter = Callable[[Pool, Table, np.ndarray], tuple[dict[str, float], list[float]]]
-"""`(pool of the rows, table, rows) -> (parameters, the score's trace)`."""
+Fitter = Callable[[Params, Pool, Table, np.ndarray], tuple[dict[str, float], list[float]]]
+"""`(start, pool of the rows, table, rows) -> (parameters, the score's trace)`."""
 
 
 def fitter(
@@ -91,9 +91,9 @@ def fitter(
 
         return tuning.fit(score, start, contender.constraints, steps=steps, learning_rate=0.1)
 
-    def fit(pool: Pool, table: Table, rows: np.ndarray) -> tuple[dict[str, float], list[float]]:
+    def fit(start, pool, table, rows) -> tuple[dict[str, float], list[float]]:
         fitted = climb(
-            {name: jnp.float32(value) for name, value in contender.start.items()},
+            {name: jnp.float32(value) for name, value in start.items()},
             {contender.loadings: pool.loadings[contender.loadings]},
             jnp.asarray(table.successes[:, rows]),
             jnp.asarray(table.trials[:, rows]),

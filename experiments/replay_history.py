@@ -213,7 +213,9 @@ def main(config: Config) -> dict[str, Any]:
                 for half in HALVES:
                     fits[half] = dict(contender.start)
                     if contender.constraints is not None:
-                        fits[half], traces[half] = fit(pools[half], table, halves[half])
+                        fits[half], traces[half] = fit(
+                            contender.start, pools[half], table, halves[half]
+                        )
                 saved["fits"][name], saved["traces"][name] = fits, traces
                 run_folder.write_json(folder / "fits.json", saved)
             call = replayer(contender, whole, table)

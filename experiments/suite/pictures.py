@@ -1,0 +1,153 @@
+"""Figures of the suite's report, each from what results.json holds."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from experiments import figures as look
+from experiments import run_folder, time_scales, when_to_factor
+from experiments.suite import tables
+from experiments.suite.tables import Figures
+
+SWEPT = (
+    "K",
+    "drift of abilities, times fitted",
+    "drift of intercepts, times fitted",
+    "prior variance of skills, times fitted",
+    "prior variance of intercepts, times fitted",
+    "discount factor",
+)
+
+
+def draw(folder: Path, figures: Figures) -> dict[str, str]:
+    """Draws what there is.
+
+    Args:
+        folder: to draw into.
+        figures: of the store.
+
+    Returns:
+        Markdown of each figure, by name.
+    """
+    look.style()
+    drawn = {}
+    if tables.gains(figures):
+        path = _gains(folder / "gains.png", figures)
+        drawn["gains"] = run_folder.markdown_figure(
+            path, "Left of 0 the tracker named first predicts better; bars are 95 % intervals."
+        )
+    when = figures.get("simulation", {}).get("when")
+    if when is not None:
+        path = when_to_factor.draw(folder / "when.png", when)
+        drawn["when"] = run_folder.markdown_figure(path, "Simulated worlds: below 1, it pays.")
+    scales = tables.of_kind(figures, "histories", "scales")
+    if scales:
+        path = _scales(folder / "scales.png", scales)
+        drawn["scales"] = run_folder.markdown_figure(
+            path,
+            "Above: each run. Below: what every family of trackers pays on it; lower left is best.",
+        )
+    parts = tables.of_kind(figures, "histories", "parts")
+    if parts and any(len(found["variants"]) > 5 for found in parts.values()):
+        path = _parts(folder / "parts.png", parts)
+        drawn["parts"] = run_folder.markdown_figure(
+            path, "The filter with one thing changed, 10 % of the visits shown."
+        )
+    return drawn
+
+
+def _gains(path: Path, figures: Figures) -> Path:
+    """Differences of log loss with intervals: a panel a comparison, a row a run and protocol."""
+    found = tables.gains(figures)
+    pairs = [pair for pair in tables.GAINS if any(each["pair"] == pair for each in found)]
+    rows = list(dict.fromkeys((each["run"], each["protocol"]) for each in found))
+    runs = list(dict.fromkeys(run for run, _ in rows))
+    short = {
+        ("fade_k0", "logit_kalman"): "a common ability",
+        ("fade", "fade_k0"): "text loadings beside it",
+        ("fade_tags", "fade_k0"): "tags beside it",
+        ("fade_shuffled", "fade_k0"): "shuffled loadings (control)",
+    }
+    figure, axes = plt.subplots(
+        1, len(pairs), figsize=(2.4 * len(pairs) + 2.2, 0.27 * len(rows) + 1.2), sharey=True
+    )
+    for axis, pair in zip(np.atleast_1d(axes), pairs, strict=True):
+        axis.axvline(0, color="#999999", linewidth=1, zorder=0)
+        for each in (each for each in found if each["pair"] == pair):
+            y = rows.index((each["run"], each["protocol"]))
+            i = runs.index(each["run"])
+            axis.errorbar(
+                1000 * each["mean"],
+                y,
+                xerr=1000 * np.array([[each["mean"] - each["low"]], [each["high"] - each["mean"]]]),
+                color=look.COLOURS[i],
+                marker=look.MARKERS[i],
+                markersize=5,
+                capsize=2,
+            )
+        axis.set_title(short[pair])
+        axis.set_xlabel("log loss, nats / 1000")
+        axis.set_yticks(range(len(rows)), [f"{run}, {protocol}" for run, protocol in rows])
+        axis.grid(axis="y", visible=False)
+    np.atleast_1d(axes)[0].invert_yaxis()
+    return look.save(figure, path)
+
+
+def _scales(path: Path, scales: dict[str, Any]) -> Path:
+    """Two rows: the runs, and the memories."""
+    figure, axes = plt.subplots(
+        2, len(scales), figsize=(3.3 * len(scales) + 0.6, 6.4), sharey="row", squeeze=False
+    )
+    for column, (run, found) in enumerate(scales.items()):
+        time_scales.draw_run(axes[0, column], found["run"])
+        time_scales.draw_memories(axes[1, column], found["memories"])
+        axes[0, column].set_title(tables.run_name(run))
+        axes[1, column].locator_params(axis="x", nbins=5)
+    axes[0, 0].legend(loc="center left")
+    axes[0, 0].set_ylabel("correlation; pass rate")
+    axes[1, 0].set_ylabel("churn: 1 - rank correlation, a visit")
+    axes[1, -1].legend(loc="lower left")
+    return look.save(figure, path)
+
+
+def _parts(path: Path, parts: dict[str, Any]) -> Path:
+    """Log loss of the sparse protocol around the fit: a panel a factor, a line a run."""
+    factors = [
+        factor
+        for factor in SWEPT
+        if any(row["factor"] == factor for f in parts.values() for row in f["variants"].values())
+    ]
+    columns = min(3, len(factors))
+    lines = -(-len(factors) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(3.2 * columns, 2.7 * lines), squeeze=False)
+    for axis, factor in zip(axes.flat, factors, strict=False):
+        axis.axhline(0, color="#999999", linewidth=1, zorder=0)
+        for i, (run, found) in enumerate(parts.items()):
+            rows = [row for row in found["variants"].values() if row["factor"] == factor]
+            if not rows:
+                continue
+            gaps = [row["figures"][1]["minus_fitted"] for row in rows]
+            mean = np.array([1000 * gap["mean"] for gap in gaps])
+            ends = np.array([[1000 * gap[end] for gap in gaps] for end in ("low", "high")])
+            axis.errorbar(
+                np.arange(len(rows)) + 0.08 * (i - 1),
+                mean,
+                yerr=np.abs(ends - mean),
+                color=look.COLOURS[i],
+                marker=look.MARKERS[i],
+                linestyle=look.LINES[i],
+                markersize=4,
+                linewidth=1.3,
+                capsize=2,
+                label=tables.run_name(run),
+            )
+            axis.set_xticks(range(len(rows)), [row["label"] for row in rows])
+        axis.set_title(factor, fontsize=9)
+    for axis in axes.flat[len(factors) :]:
+        axis.set_visible(False)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("log loss, nats / 1000")
+    axes[0, 0].legend()
+    return look.save(figure, path)

@@ -1,0 +1,198 @@
+"""The suite's report: what pays, what to start with, and everything behind it."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments import run_folder, when_to_factor
+from experiments.suite import pictures, tables
+from experiments.suite.tables import Figures
+
+START = ("moment rule", "K")
+RATES = (
+    "drift of abilities, times fitted",
+    "drift of intercepts, times fitted",
+    "trend of the common ability, times fitted",
+)
+PRIORS = (
+    "prior variance of skills, times fitted",
+    "prior variance of intercepts, times fitted",
+    "prior mean, plus",
+)
+DYNAMICS = (
+    "Ornstein-Uhlenbeck, retention",
+    "discount factor",
+    "innovation-adaptive walk, exponent",
+)
+SHRINKAGE = ("ridge shrinkage, rate", "Robbins-Monro, first", "staged shrinkage, factor")
+
+
+def when_it_pays(figures: Figures) -> list[str]:
+    """Sentences, each from an interval: where a common ability and loadings pay, and where not."""
+    lines = []
+    for pair, what in tables.GAINS.items():
+        found = [each for each in tables.gains(figures) if each["pair"] == pair]
+        for word in ("pays", "costs", "nothing shown"):
+            places = [
+                f"{tables.run_name(each['run'])}, {each['protocol']} ({1000 * each['mean']:+.1f})"
+                for each in found
+                if tables.verdict(each) == word
+            ]
+            if places:
+                lines.append(f"* {what[0].upper() + what[1:]} **{word}**: {'; '.join(places)}.")
+    when = figures.get("simulation", {}).get("when")
+    if when is not None:
+        for name, what in (
+            ("common", "A common ability (K = 0 over a logit Kalman filter a prompt)"),
+            ("skills", "True skills (over K = 0)"),
+        ):
+            cells = sorted(when["cells"], key=lambda cell: cell[name]["mean"])
+            most, least = cells[0], cells[-1]
+            lines.append(
+                f"* In simulation: {what[0].lower() + what[1:]} leaves {most[name]['mean']:.2f} of"
+                f" the error where it helps most ({most['visits']:g} visits a prompt, drift"
+                f" {most['drift']:g} logits an iteration), {least[name]['mean']:.2f} where it helps"
+                f" least ({least['visits']:g} visits, drift {least['drift']:g})."
+            )
+    return lines
+
+
+def what_to_start_with(figures: Figures) -> list[str]:
+    """Sentences: the best moment rule and K, and the fitted rates, over the recorded runs."""
+    lines = []
+    for factor in START:
+        found = tables.best(figures, factor)
+        if found is not None:
+            label, average = found
+            others = ", ".join(
+                f"{name} {1000 * (value - average[label]):+.1f}"
+                for name, value in sorted(average.items(), key=lambda item: item[1])
+                if name != label
+            )
+            lines.append(
+                f"* {factor[0].upper() + factor[1:]}: **{label}** has the least log loss, mean over"
+                f" runs, dense and sparse (others, thousandths of a nat behind: {others})."
+            )
+    header, rows = tables.fitted(figures)
+    if rows:
+        for name in ("common_drift", "intercept_drift"):
+            values = sorted(float(row[header.index(name)]) for row in rows)
+            lines.append(
+                f"* {name}: fitted between {values[0]:g} and {values[-1]:g} logits a visit"
+                f" (median {values[len(values) // 2]:g})."
+            )
+    return lines
+
+
+def _section(title: str, text: str, table: tuple[Any, Any], level: int = 2) -> list[str]:
+    if not table[1]:
+        return []
+    return [f"{'#' * level} {title}\n\n{text}", run_folder.markdown_table(*table)]
+
+
+def sections(folder: Path, content: dict[str, Any]) -> list[str]:
+    """The report's sections; draws the figures they show."""
+    figures = content["figures"]
+    drawn = pictures.draw(folder, figures)
+    out = []
+    if pays := when_it_pays(figures):
+        out += [
+            "## When does factoring ability from difficulty pay?\n\nDifferences of log loss of"
+            " P(informative), thousandths of a nat a prediction; *pays* and *costs* where a 95 %"
+            " bootstrap interval over prompts excludes 0. One run each, so the intervals are of"
+            " prompts, not of runs.\n\n" + "\n".join(pays),
+        ]
+        out += [drawn[name] for name in ("gains", "when") if name in drawn]
+    if starts := what_to_start_with(figures):
+        out += [
+            "## Which moment rule, K and drift should I start with?\n\n" + "\n".join(starts),
+        ]
+        out += _section(
+            "Fitted rates",
+            "By empirical Bayes on half of the prompts; logits a visit, variances in square"
+            " logits.",
+            tables.fitted(figures),
+            3,
+        )
+    if "scales" in drawn:
+        out += [
+            "## Two time scales\n\nThe order of the prompts lasts, their level moves: a tracker of"
+            " one number a prompt pays for one with the other. Trackers are shown 25 % of the"
+            " visits; each curve goes from the longest memory to the shortest.",
+            drawn["scales"],
+        ]
+    out += _section(
+        "Every tracker on every recorded run",
+        "Log loss of P(informative) before each visit, and its calibration error. *Sparse*: 10 % of"
+        " each step's visits shown, the others predicted; *cold*: half of the prompts never shown,"
+        " and predicted.",
+        tables.trackers(figures),
+    )
+    out += _section("Gains", "Paired over prompts.", tables.gain_rows(figures), 3)
+    when = figures.get("simulation", {}).get("when")
+    if when is not None:
+        out += _section(
+            "In simulation: drift and visits",
+            f"RMSE of E[p], {when['seeds']} worlds a cell, trackers tuned on others; brackets are"
+            " 95 % t-intervals over worlds.",
+            (when_to_factor.HEADER, when_to_factor.rows(when)),
+        )
+    titles = {
+        "The filter's moment rule and K": START,
+        "Drift": RATES,
+        "Priors": PRIORS,
+        "Other dynamics": DYNAMICS,
+        "Other shrinkage of intercepts": SHRINKAGE,
+    }
+    text = (
+        "Log loss minus the fitted filter's, thousandths of a nat, dense / sparse; a star where the"
+        " 95 % interval excludes 0. Moment rules and K are fitted anew."
+    )
+    if "parts" in drawn:
+        out.append(drawn["parts"])
+    for title, factors in titles.items():
+        out += _section(title, text, tables.factor_rows(figures, factors))
+        text = "As above."
+    out += _section(
+        "Whom would they choose?",
+        "Informative share of the tenth of each visit's prompts that a tracker's P(informative)"
+        " ranks first, before the visit.",
+        tables.chosen(figures, "P(informative)"),
+    )
+    if tables.of_kind(figures, "histories", "parts"):
+        out += _section(
+            "By which utility?", "The same for FADE.", tables.utilities(figures, "fade"), 3
+        )
+    steps = figures.get("overhead", {}).get("trackers")
+    if steps is not None:
+        from experiments.benchmarks import tracker_step
+
+        out += _section(
+            "What a step costs",
+            "Milliseconds to age, absorb 128 groups and score the pool, one compiled step on CPU;"
+            " median and quartiles.",
+            (tracker_step.header(steps), tracker_step.rows_of(steps)),
+        )
+    out += _section(
+        "In training",
+        "Both methods' ablations, at equal rollouts; means over seeds with 95 % t-intervals."
+        " *Effective*: share of the generated groups that were informative. Validation pass rates"
+        " are on held-out prompts.",
+        tables.live(figures),
+    )
+    out += _section("The runs", "One line each.", tables.states(content["runs"]))
+    return out
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md and its figures from what results.json holds."""
+    return run_folder.write_report(
+        folder, "The suite", sections(folder, content), content["provenance"]
+    )
+
+
+def show(content: dict[str, Any]) -> None:
+    """Prints the answers and the state of the runs."""
+    figures = content["figures"]
+    for line in [*when_it_pays(figures), *what_to_start_with(figures)]:
+        run_folder.console.print(line.replace("**", ""), markup=False, highlight=False)
+    run_folder.print_table("runs", *tables.states(content["runs"]))

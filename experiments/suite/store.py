@@ -1,0 +1,162 @@
+"""The store: one folder a run with its state and results, and what the report reads of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments import intervals, run_folder
+from experiments.processes import Ended
+from experiments.suite.plan import Job
+
+STATE = "state.json"
+
+
+def note(store: Path, job: Job, state: str, how: Ended | None = None) -> None:
+    """Writes what has become of a run.
+
+    Args:
+        store: folder of the suite.
+        job: the run.
+        state: running, done, crashed or not started (a run that it needs has crashed).
+        how: it has ended, if it has.
+    """
+    folder = job.folder(store)
+    folder.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"state": state, "module": job.module, "rollouts": job.rollouts}
+    if how is not None:
+        content |= {"code": how.code, "seconds": how.seconds}
+    if state == "crashed":
+        log = (folder / "log.txt").read_text(errors="replace").strip().splitlines()
+        content["last_line"] = log[-1] if log else ""
+    run_folder.write_json(folder / STATE, content)
+
+
+def digest(store: Path) -> dict[str, Any]:
+    """What the report reads of every run in the store.
+
+    Returns:
+        `runs`: state of each, by part and name; and by part the figures of those that are done.
+        A run that says "running" in a store that nobody holds was ended; it says so.
+    """
+    states: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
+    for folder in sorted(path for path in (store / "runs").glob("*/*") if path.is_dir()):
+        part, name = folder.parent.name, folder.name
+        state: dict[str, Any] = {"state": "done"}
+        if (folder / STATE).exists():
+            state = run_folder.read_json(folder / STATE)
+        results = folder / "results.json"
+        if state["state"] == "running":
+            state["state"] = "ended before it was done"
+        if state["state"] == "done" and not results.exists():
+            state["state"] = "ended before it was done"
+        states.setdefault(part, {})[name] = state
+        if state["state"] == "done":
+            content = run_folder.read_json(results)
+            state["commit"] = content["provenance"]["commit"]
+            kind = name.split("_")[0] if part != "live" else "live"
+            found = KINDS[kind](content)
+            figures.setdefault(part, {})[name] = found
+            if part == "live":
+                state["rollouts_realised"] = found["figures"]["rollouts"]["values"]
+    return {"runs": states, "figures": figures}
+
+
+def _replay(content: dict[str, Any]) -> dict[str, Any]:
+    names = ("protocol", "observed", "tracker", "log_loss", "brier", "ece", "ece_noise_floor")
+    rows = [{key: row[key] for key in names} for row in content["rows"] if row["split"] == "all"]
+    kept = [c for c in content["comparisons"] if (c["tracker"], c["rival"]) in PAIRS]
+    return {
+        "history": content["history"],
+        "labels": content["labels"],
+        "rows": rows,
+        "comparisons": kept,
+        "fits": {name: content["fits"][name] for name in FITTED if name in content["fits"]},
+    }
+
+
+FITTED = ("logit_kalman", "fade_k0", "fade")
+"""Trackers whose fitted parameters the report tells."""
+
+PAIRS = (
+    ("fade_k0", "logit_kalman"),
+    ("fade", "fade_k0"),
+    ("fade_shuffled", "fade_k0"),
+    ("fade_tags", "fade_k0"),
+    ("fade", "beta_tuned_free"),
+)
+"""Differences that the report tells: a common ability, loadings, controls."""
+
+
+def _parts(content: dict[str, Any]) -> dict[str, Any]:
+    variants = {
+        name: {key: value for key, value in row.items() if key != "fits"}
+        for name, row in content["variants"].items()
+    }
+    return {key: content[key] for key in ("history", "labels", "informative_share", "chosen")} | {
+        "variants": variants
+    }
+
+
+def _scales(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in ("history", "run", "memories", "shown")}
+
+
+def _when(content: dict[str, Any]) -> dict[str, Any]:
+    cells = [{key: v for key, v in cell.items() if key != "params"} for cell in content["cells"]]
+    return {"cells": cells, "seeds": content["config"]["seeds"]}
+
+
+def _ablation(content: dict[str, Any]) -> dict[str, Any]:
+    """The simulated trackers and variants, with intervals."""
+    cells = content["cells"]
+    trackers = {
+        name: {"rmse": intervals.of(cell["rmse"]), "ece": cell["ece"]}
+        for name, cell in cells.get("tracking", {}).items()
+    }
+    fitted = cells.get("tracking", {}).get("fade")
+    variants = {}
+    for name, cell in cells.get("filter", {}).items():
+        gap = [a - b for a, b in zip(cell["rmse"], fitted["rmse"], strict=True)] if fitted else []
+        variants[name] = {
+            "factor": cell["factor"],
+            "label": cell["label"],
+            "minus_tuned": intervals.of(gap) if gap else None,
+            "ece": cell["ece"],
+        }
+    skills = {
+        name: {"rmse": intervals.of(cell["rmse"])} for name, cell in cells.get("skills", {}).items()
+    }
+    return {
+        "labels": content["labels"],
+        "trackers": trackers,
+        "variants": variants,
+        "skills": skills,
+        "worlds": content["config"]["seeds"],
+    }
+
+
+def _trackers(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in ("sizes", "steps", "labels")}
+
+
+def _live(content: dict[str, Any]) -> dict[str, Any]:
+    config = content["config"]
+    return {
+        "policy": config["policy"],
+        "method": config["method"],
+        "seeds": config["seeds"],
+        "figures": {name: intervals.of(values) for name, values in content["figures"].items()},
+    }
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "replay": _replay,
+    "parts": _parts,
+    "scales": _scales,
+    "when": _when,
+    "ablation": _ablation,
+    "trackers": _trackers,
+    "live": _live,
+}
+"""What is read of a run, by the first word of its name."""

@@ -1,0 +1,264 @@
+"""Tables of the suite's report, each from what results.json holds."""
+
+from typing import Any
+
+from experiments import intervals
+from experiments.suite.store import PAIRS
+
+Row = tuple[str, ...]
+Figures = dict[str, Any]
+
+RUNS = {"real": "Qwen2.5-Math-1.5B (public)", "tiny": "tiny (ours)", "base": "base (ours)"}
+"""Recorded runs by the last word of a job's name."""
+
+GAINS = {
+    ("fade_k0", "logit_kalman"): "a common ability: K = 0 over a logit Kalman filter a prompt",
+    ("fade", "fade_k0"): "text loadings over K = 0",
+    ("fade_tags", "fade_k0"): "tags (sources) over K = 0",
+    ("fade_shuffled", "fade_k0"): "shuffled loadings over K = 0 (control)",
+}
+
+
+def of_kind(figures: Figures, part: str, kind: str) -> dict[str, Any]:
+    """Figures of the runs of a kind, by the rest of their names, in the order of RUNS."""
+    found = {
+        name.partition("_")[2]: value
+        for name, value in figures.get(part, {}).items()
+        if name.startswith(f"{kind}_")
+    }
+    order = [name for name in RUNS if name in found]
+    return {name: found[name] for name in [*order, *sorted(set(found) - set(order))]}
+
+
+def run_name(name: str) -> str:
+    """A recorded run for people."""
+    return RUNS.get(name, name)
+
+
+def protocol_name(entry: dict[str, Any]) -> str:
+    """dense; sparse or cold with the share shown."""
+    if entry["protocol"] == "dense":
+        return "dense"
+    return f"{entry['protocol']} {100 * entry['observed']:.0f} %"
+
+
+def states(runs: dict[str, Any]) -> tuple[Row, list[Row]]:
+    """Every run and what has become of it."""
+    rows = []
+    for part, each in runs.items():
+        for name, state in each.items():
+            seconds = state.get("seconds")
+            said = state["state"].upper() if state["state"] == "crashed" else state["state"]
+            rollouts = state.get("rollouts_realised")
+            rows.append(
+                (
+                    part,
+                    name,
+                    said + (f": {state['last_line']}" if state.get("last_line") else ""),
+                    "–" if seconds is None else f"{seconds / 60:.1f}",
+                    "–" if rollouts is None else f"{rollouts[0]:,.0f} x {len(rollouts)}",
+                )
+            )
+    return ("part", "run", "state", "minutes", "rollouts x seeds"), rows
+
+
+def trackers(figures: Figures) -> tuple[Row, list[Row]]:
+    """Log loss (and ECE) of every tracker on every recorded run; in simulation, RMSE."""
+    replays = of_kind(figures, "histories", "replay")
+    columns: list[tuple[str, str]] = []
+    cells: dict[str, dict[tuple[str, str], str]] = {}
+    labels: dict[str, str] = {}
+    order: dict[str, float] = {}
+    for run, found in replays.items():
+        labels |= found["labels"]
+        for row in found["rows"]:
+            if row["protocol"] == "sparse" and row["observed"] != 0.1:
+                continue
+            column = (run, protocol_name(row))
+            if column not in columns:
+                columns.append(column)
+            cells.setdefault(row["tracker"], {})[column] = (
+                f"{row['log_loss']:.4f} ({row['ece']:.3f})"
+            )
+            if column == columns[0]:
+                order[row["tracker"]] = row["log_loss"]
+    header = ("tracker", *(f"{run_name(run)}, {protocol}" for run, protocol in columns))
+    rows = [
+        (labels[name], *(cells[name].get(column, "–") for column in columns))
+        for name in sorted(cells, key=lambda name: order.get(name, 99.0))
+    ]
+    return header, rows
+
+
+def gains(figures: Figures) -> list[dict[str, Any]]:
+    """Log loss differences of GAINS by run and protocol, nats a prediction."""
+    found = []
+    for run, replay in of_kind(figures, "histories", "replay").items():
+        for each in replay["comparisons"]:
+            pair = (each["tracker"], each["rival"])
+            if pair in GAINS and pair in PAIRS:
+                found.append(
+                    {
+                        "run": run,
+                        "protocol": protocol_name(each),
+                        "pair": pair,
+                        "mean": each["log_loss_difference"],
+                        "low": each["low"],
+                        "high": each["high"],
+                    }
+                )
+    return found
+
+
+def verdict(gap: dict[str, Any]) -> str:
+    """What an interval of a loss difference says."""
+    if gap["high"] < 0:
+        return "pays"
+    return "costs" if gap["low"] > 0 else "nothing shown"
+
+
+def gain_rows(figures: Figures) -> tuple[Row, list[Row]]:
+    """Gains in thousandths of a nat, and what they say."""
+    rows = [
+        (
+            GAINS[each["pair"]],
+            run_name(each["run"]),
+            each["protocol"],
+            "{:+.1f} ({:+.1f} to {:+.1f})".format(
+                *(1000 * each[key] for key in ("mean", "low", "high"))
+            ),
+            verdict(each),
+        )
+        for each in sorted(gains(figures), key=lambda each: list(GAINS).index(each["pair"]))
+    ]
+    return ("what", "run", "shown", "log loss, thousandths of a nat", ""), rows
+
+
+def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[Row]]:
+    """Variants of some factors: thousandths of a nat over the fitted filter, dense / sparse."""
+    parts = of_kind(figures, "histories", "parts")
+    ablation = figures.get("simulation", {}).get("ablation")
+    keys: list[tuple[str, str]] = []
+    for found in parts.values():
+        for row in found["variants"].values():
+            key = (row["factor"], row["label"])
+            if row["factor"] in factors and key not in keys:
+                keys.append(key)
+    rows = []
+    for factor, label in keys:
+        cells = [factor, label]
+        for found in parts.values():
+            row = found["variants"].get(f"{factor}: {label}")
+            cells.append("–" if row is None else " / ".join(_gap(f) for f in row["figures"][:2]))
+        simulated = None if ablation is None else _simulated(ablation, factor, label)
+        cells.append("–" if simulated is None else f"{1000 * simulated['mean']:+.1f}")
+        rows.append(tuple(cells))
+    header = (
+        *("changed", "to"),
+        *(f"{run_name(run)}: dense / sparse" for run in parts),
+        "simulation: RMSE, thousandths",
+    )
+    return header, rows
+
+
+def _gap(figure: dict[str, Any]) -> str:
+    gap = figure["minus_fitted"]
+    return f"{1000 * gap['mean']:+.1f}" + ("" if gap["low"] <= 0 <= gap["high"] else "*")
+
+
+def _simulated(ablation: dict[str, Any], factor: str, label: str) -> dict[str, Any] | None:
+    for cell in ablation["variants"].values():
+        if (cell["factor"], cell["label"]) == (factor, label):
+            return cell["minus_tuned"]
+    return None
+
+
+def best(figures: Figures, factor: str) -> tuple[str, dict[str, float]] | None:
+    """The choice of a factor with the least mean log loss over runs, dense and sparse.
+
+    Returns:
+        (label, mean difference from the fitted filter in nats by label); None if unknown.
+    """
+    means: dict[str, list[float]] = {}
+    for found in of_kind(figures, "histories", "parts").values():
+        for row in found["variants"].values():
+            if row["factor"] == factor:
+                gaps = [figure["minus_fitted"]["mean"] for figure in row["figures"][:2]]
+                means.setdefault(row["label"], []).extend(gaps)
+    if len(means) < 2:
+        return None
+    average = {label: sum(values) / len(values) for label, values in means.items()}
+    return min(average, key=lambda label: average[label]), average
+
+
+def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:
+    """Informative share of the tenth each tracker would have chosen, by run and protocol."""
+    parts = of_kind(figures, "histories", "parts")
+    columns = [(run, i) for run, found in parts.items() for i in range(3)]
+    names: dict[str, str] = {}
+    for found in parts.values():
+        names |= {name: found["labels"][name] for name in found["chosen"]}
+    rows = []
+    for name, label in names.items():
+        cells = [label]
+        for run, i in columns:
+            each = parts[run]["chosen"].get(name)
+            cells.append("–" if each is None else f"{each[i]['informative'][utility]:.3f}")
+        rows.append(tuple(cells))
+    header = ["tracker"]
+    share = ["(all groups)"]
+    for run, i in columns:
+        entry = parts[run]["informative_share"][i]
+        header.append(f"{run_name(run)}, {protocol_name(entry)}")
+        share.append(f"{entry['share']:.3f}")
+    rows.sort(key=lambda row: row[1], reverse=True)
+    return tuple(header), [*rows, tuple(share)]
+
+
+def utilities(figures: Figures, tracker: str) -> tuple[Row, list[Row]]:
+    """The same for one tracker, by what it ranks prompts by."""
+    parts = of_kind(figures, "histories", "parts")
+    columns = [(run, i) for run, found in parts.items() for i in range(3)]
+    known = {run: found["chosen"][tracker] for run, found in parts.items()}
+    names = list(next(iter(known.values()))[0]["informative"]) if known else []
+    rows = [
+        (name, *(f"{known[run][i]['informative'][name]:.3f}" for run, i in columns))
+        for name in names
+    ]
+    header = (
+        f"{run_name(run)}, {protocol_name(parts[run]['informative_share'][i])}"
+        for run, i in columns
+    )
+    return ("ranked by", *header), rows
+
+
+def fitted(figures: Figures) -> tuple[Row, list[Row]]:
+    """Fitted rates of FADE on every run, both halves."""
+    names = (
+        *("common_drift", "skill_drift", "intercept_drift"),
+        *("common_trend", "skill_var", "intercept_var", "common_mean"),
+    )
+    rows = []
+    for run, replay in of_kind(figures, "histories", "replay").items():
+        for tracker in ("fade_k0", "fade"):
+            for half, params in replay["fits"].get(tracker, {}).items():
+                rows.append(
+                    (
+                        run_name(run),
+                        f"{replay['labels'][tracker]}, {half} half",
+                        *(f"{params[name]:.3g}" for name in names),
+                    )
+                )
+    return ("run", "tracker", *names), rows
+
+
+def live(figures: Figures) -> tuple[Row, list[Row]]:
+    """Both papers' ablations in training."""
+    names = ("informative_realised", "validation_end", "validation_mean", "distinct_prompts")
+    rows = [
+        (each["method"], *(intervals.show(each["figures"][name]) for name in names))
+        for each in figures.get("live", {}).values()
+    ]
+    rows.sort(key=lambda row: row[2], reverse=True)
+    header = ("method", "effective", "validation, end", "validation, mean", "distinct prompts")
+    return header, rows
