@@ -65,19 +65,22 @@ class Config:
             raise ValueError("prompts: has no effect without history")
 
 
-def jobs_of(config: Config, folder: Path) -> dict[Part, list[Job]]:
+Jobs = dict[Part, list[Job]]
+
+
+def jobs_of(config: Config, folder: Path) -> Jobs:
     """The list of runs, by part.
 
     Raises:
         ValueError: as `plan.check_budgets`.
     """
-    table: dict[Part, list[Job]] = {
+    table: Jobs = {
         "histories": plan.histories(folder, config.history, config.prompts, config.quick),
         "simulation": plan.simulation(config.quick),
         "overhead": plan.overhead(config.quick),
         "live": plan.live_jobs(config.policy, config.seeds, config.quick),
     }
-    wanted = {part: table[part] for part in config.parts}
+    wanted: Jobs = {part: table[part] for part in config.parts}
     plan.check_budgets(job for jobs in wanted.values() for job in jobs)
     return wanted
 
@@ -93,7 +96,7 @@ def main(config: Config) -> dict[str, Any]:
     """
     folder = config.out or Path("runs/suite") / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted = jobs_of(config, folder)
-    waiting = {
+    waiting: Jobs = {
         part: [job for job in jobs if not job.finished(folder)] for part, jobs in wanted.items()
     }
     if config.dry_run:
