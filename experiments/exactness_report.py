@@ -61,12 +61,17 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
 
 def _checks(results: dict[str, Result]) -> Table:
     rows = [
-        [section, c["name"], c["value"], c["limit"], "yes" if c["held"] else "NO"]
+        [section, c["name"], _measured(c["value"]), c["limit"], "yes" if c["held"] else "NO"]
         for section in SECTIONS
         if section in results
         for c in results[section]["checks"]
     ]
     return "Claims", ("section", "what", "measured", "limit", "held"), rows
+
+
+def _measured(value: float | None) -> float | str:
+    """JSON has no infinity: a method that breaks down leaves nothing to compare with."""
+    return "not finite" if value is None or not np.isfinite(value) else value
 
 
 def _identities(results: dict[str, Result]) -> list[tuple[Table, str]]:
@@ -208,7 +213,12 @@ def draw(results: dict[str, Result], folder: Path) -> None:
 
 
 def _draw_gaps(results: dict[str, Result], path: Path) -> Path:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), width_ratios=(1.35, 1))
+    widths = {"known_difficulties": 5.5, "unknown_difficulties": 4.1}
+    there = [width for name, width in widths.items() if name in results]
+    figure, axes = plt.subplots(
+        1, len(there), figsize=(sum(there), 3.9), width_ratios=there, squeeze=False
+    )
+    left, right = axes[0, 0], axes[0, -1]
     if "known_difficulties" in results:
         rows = [r for r in results["known_difficulties"]["rows"] if "distance_quantiles" in r]
         for i, row in enumerate(rows):
