@@ -73,15 +73,6 @@ def fade_hyperparameters(params: Params, num_skills: int) -> hyperparameters.Hyp
     )
 
 
-def _fade(rule: MomentRule, loadings: str) -> Callable[[Params, Pool], Tracker]:
-    def build(params: Params, pool: Pool) -> Tracker:
-        laid_out = pool.loadings[loadings]
-        hyper = fade_hyperparameters(params, laid_out.num_skills)
-        return ability_difficulty.build(laid_out, hyper, rule=rule)
-
-    return build
-
-
 _FADE_START = {
     "common_mean": -1.0,
     "common_drift": 0.05,
@@ -93,12 +84,19 @@ _FADE_START = {
 }
 
 
-def _fade_contender(label: str, rule: MomentRule, loadings: str) -> Contender:
+def fade_contender(label: str, loadings: str, **parts: Any) -> Contender:
+    """FADE with loadings of a kind and these parts of the filter; all its scalars are tuned."""
+
+    def build(params: Params, pool: Pool) -> Tracker:
+        laid_out = pool.loadings[loadings]
+        hyper = fade_hyperparameters(params, laid_out.num_skills)
+        return ability_difficulty.build(laid_out, hyper, **parts)
+
     free = {name: tuning.positive() for name in _FADE_START}
     free |= {"common_mean": tuning.real(), "common_trend": tuning.real()}
     if loadings == "constant":
         free |= {"skill_var": tuning.fixed(), "skill_drift": tuning.fixed()}
-    return Contender(label, _fade(rule, loadings), _FADE_START, free, loadings)
+    return Contender(label, build, _FADE_START, free, loadings)
 
 
 def contenders(with_texts: bool, with_tags: bool) -> dict[str, Contender]:
@@ -149,18 +147,16 @@ def contenders(with_texts: bool, with_tags: bool) -> dict[str, Contender]:
         "logit_kalman": Contender(
             "logit Kalman, ADF step, tuned", _kalman(moments.adf()), walk, walk_free
         ),
-        "fade_k0": _fade_contender("FADE, K = 0", moments.adf(), "constant"),
-        "fade_k0_pg": _fade_contender("FADE, K = 0, pg rule", moments.pg(), "constant"),
+        "fade_k0": fade_contender("FADE, K = 0", "constant"),
+        "fade_k0_pg": fade_contender("FADE, K = 0, pg rule", "constant", rule=moments.pg()),
     }
     if with_texts:
-        table["fade"] = _fade_contender("FADE, text loadings", moments.adf(), "text")
-        table["fade_pg"] = _fade_contender("FADE, text loadings, pg rule", moments.pg(), "text")
-        table["fade_shuffled"] = _fade_contender(
-            "FADE, shuffled loadings (control)", moments.adf(), "shuffled"
-        )
+        table["fade"] = fade_contender("FADE, text loadings", "text")
+        table["fade_pg"] = fade_contender("FADE, text loadings, pg rule", "text", rule=moments.pg())
+        table["fade_shuffled"] = fade_contender("FADE, shuffled loadings (control)", "shuffled")
     else:
         table["fade"] = table["fade_k0"]._replace(label="FADE (no texts given: K = 0)")
     if with_tags:
         label = "FADE, told each prompt's source (tags)"
-        table["fade_tags"] = _fade_contender(label, moments.adf(), "tags")
+        table["fade_tags"] = fade_contender(label, "tags")
     return table

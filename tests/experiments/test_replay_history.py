@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import replay_figures, replay_history, replay_table, run_folder
+from experiments import replay_bench, replay_figures, replay_history, replay_table, run_folder
 from fade_jax import histories, replay
 
 pytestmark = pytest.mark.standard_promotion
@@ -22,16 +22,18 @@ def test_evidence_before_a_visit_by_hand():
 def table():
     trials = np.full((4, 6), 8.0, np.float32)
     successes = np.array([[0, 8, 4, 8, 1, 7]] * 4, np.float32)
-    return replay_history.Table(successes, trials, None, 8, "hand")
+    return replay_table.Table(successes, trials, None, 8, "hand")
 
 
 def test_crossing_scores_each_half_with_the_fit_of_the_other():
     fits = {"even": {"x": 0.2}, "odd": {"x": 0.7}}
 
     def call(params, observed):
-        return np.full(observed.shape, params["x"])
+        said = np.full(observed.shape, params["x"])
+        return replay_bench.Said(said, -said)
 
-    got = replay_history.crossed(call, fits, np.ones((2, 4, 6), bool))
+    got, rate = replay_bench.crossed(call, fits, np.ones((2, 4, 6), bool))
+    assert (rate == -got).all()
     assert (got[..., ::2] == 0.7).all()  # even prompts: the odd half's parameters
     assert (got[..., 1::2] == 0.2).all()
 
@@ -39,7 +41,7 @@ def test_crossing_scores_each_half_with_the_fit_of_the_other():
 def test_rows_by_hand():
     protocol = replay.dense(table().trials, 1, 3)
     predictions = np.full((1, 4, 6), 0.25)
-    rows = {r["split"]: r for r in replay_history.score_rows("x", [protocol], predictions, table())}
+    rows = {r["split"]: r for r in replay_bench.score_rows("x", [protocol], predictions, table())}
     # Informative: prompts 2, 4, 5. Even prompts 0, 2, 4: two of three; odd: one of three.
     assert rows["all"]["count"] == 18
     np.testing.assert_allclose(rows["all"]["brier"], (0.75**2 + 0.25**2) / 2)
@@ -92,18 +94,17 @@ def test_without_history_the_shipped_run_is_read_by_visits():
 
 
 def test_loadings_are_those_there_is_something_for():
-    config = replay_history.Config(num_skills=2)
-    assert set(replay_history.make_loadings(config, table())) == {"constant"}
+    assert set(replay_bench.make_loadings(table(), 2, seed=0)) == {"constant"}
     texts = [f"{skill} {digit}" for skill in ("add", "sort") for digit in (1, 2, 3)]
     full = dataclasses.replace(table(), texts=texts, tags=list("aaabbb"))
-    kinds = replay_history.make_loadings(config, full)
+    kinds = replay_bench.make_loadings(full, 2, seed=0)
     assert {kind: values.shape for kind, values in kinds.items()} == {
         "constant": (6, 0),
         "text": (6, 2),
         "shuffled": (6, 2),
         "tags": (6, 1),
     }
-    pool = replay_history.make_pool(kinds, np.array([1, 5]))
+    pool = replay_bench.make_pool(kinds, np.array([1, 5]))
     np.testing.assert_array_equal(pool.loadings["tags"].features[:, :2].T, kinds["tags"][[1, 5]])
 
 

@@ -140,12 +140,7 @@ def test_prompts_of_smollm2_are_those_of_its_setting(tmp_path):
         np.testing.assert_array_equal(tokens[i][mask[i]], expected)
 
 
-NOT_MEASURED = pytest.mark.skipif(
-    not (RESULTS / "trainer_smollm2").exists(), reason="SmolLM2's benchmark is not measured yet"
-)
-
-
-@pytest.mark.parametrize("folder", ["trainer", pytest.param("trainer_smollm2", marks=NOT_MEASURED)])
+@pytest.mark.parametrize("folder", ["trainer", "trainer_smollm2"])
 def test_stored_figures_follow_from_the_stored_rounds(folder):
     stored = json.loads((RESULTS / folder / "results.json").read_text())
     report = (RESULTS / folder / "report.md").read_text()
