@@ -36,6 +36,15 @@ def trainer_goals(results: Results) -> dict[str, float]:
 
 
 @figure
+def trainer_smollm2_goals(results: Results) -> dict[str, dict[str, float]]:
+    """Ratios that were wanted of SmolLM2: work, the words of the goal."""
+    return {
+        name: {goal["goal"]: goal["found"] for goal in work["goals"]}
+        for name, work in results["trainer_smollm2"]["works"].items()
+    }
+
+
+@figure
 def trainer_gib(results: Results) -> dict[str, float]:
     """Peak memory after a train step, GiB."""
     return {name: own["train"] / 2**30 for name, own in results["trainer"]["peak_bytes"].items()}

@@ -39,6 +39,7 @@ WRITERS: dict[str, Write] = {
     "setting_check": setting_check.write,
     "smollm2": smollm2.write,
     "trainer": trainer_report.write,
+    "trainer_smollm2": trainer_report.write,
     "verify_exactness": exactness_report.write,
     "verify_exactness_seeds": exactness_report.write,
     "warm_start": warm_start_report.write,
