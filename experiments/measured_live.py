@@ -97,6 +97,13 @@ def smollm2_standard_error(results: Results) -> list[float]:
 
 
 @figure
+def smollm2_visits(results: Results) -> list[float]:
+    """Groups for each distinct prompt that was chosen, by method."""
+    summaries = [x["summary"] for x in results["smollm2"]["methods"].values()]
+    return [summary["groups"] / summary["distinct_prompts"] for summary in summaries]
+
+
+@figure
 def smollm2_reverse(results: Results) -> list[float]:
     """Test pass rate of the task of reversing, by method."""
     methods = results["smollm2"]["methods"].values()
