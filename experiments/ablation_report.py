@@ -10,6 +10,8 @@ from experiments import intervals, run_folder
 from experiments.ablation_grid import LOOP_TRACKERS, ZERO_DRIFT
 
 Cells = dict[str, dict[str, Any]]
+Header = tuple[str, ...]
+Row = tuple[Any, ...]
 
 AS_PUBLISHED = (
     "uniform",
@@ -25,7 +27,7 @@ AS_PUBLISHED = (
 )
 
 
-def show(values: Sequence[float], digits: int = 3) -> str:
+def interval(values: Sequence[float | None], digits: int = 3) -> str:
     """Mean and 95 % interval over the worlds."""
     known = [x for x in values if x is not None and not np.isnan(x)]
     return intervals.show(intervals.of(known), digits) if known else "–"
@@ -44,7 +46,7 @@ def brief(values: Sequence[float | None], digits: int = 3) -> str:
 
 def difference(cell: dict[str, Any], other: dict[str, Any], key: str) -> str:
     """Paired difference over the worlds, with its 95 % interval."""
-    return show(np.subtract(cell[key], other[key]).tolist(), 4)
+    return interval(np.subtract(cell[key], other[key]).tolist(), 4)
 
 
 def best_still(cells: Cells) -> str | None:
@@ -72,7 +74,7 @@ def claims(cells: Cells) -> dict[str, Any]:
     return out
 
 
-def _tracking(cells: Cells, labels: dict[str, str]) -> list[str]:
+def _tracking_table(cells: Cells, labels: dict[str, str]) -> tuple[Header, list[Row]]:
     header = (
         "tracker",
         "RMSE of E[p]",
@@ -81,22 +83,30 @@ def _tracking(cells: Cells, labels: dict[str, str]) -> list[str]:
         "log loss",
         "ECE",
     )
-    order = sorted(cells, key=lambda name: float(np.mean(cells[name]["rmse"])))
     rows = [
         (
             labels[name],
-            show(cells[name]["rmse"], 4),
-            show(cells[name]["spearman"]),
-            show(cells[name]["top_informative"]),
-            show(cells[name]["log_loss"]),
+            interval(cells[name]["rmse"], 4),
+            interval(cells[name]["spearman"]),
+            interval(cells[name]["top_informative"]),
+            interval(cells[name]["log_loss"]),
             cells[name]["ece"],
         )
-        for name in order
+        for name in _by_error(cells)
     ]
-    run_folder.print_table("Tracking the same uniform run", header, rows)
+    return header, rows
+
+
+def _by_error(cells: Cells) -> list[str]:
+    """The trackers, best first."""
+    return sorted(cells, key=lambda name: float(np.mean(cells[name]["rmse"])))
+
+
+def _tracking(cells: Cells, labels: dict[str, str]) -> list[str]:
+    order = _by_error(cells)
     sections = [
         "## Tracking: the same uniform run, every tracker but CDAS tuned on other worlds",
-        run_folder.markdown_table(header, rows),
+        run_folder.markdown_table(*_tracking_table(cells, labels)),
         f"ECE of a perfect prediction here: about {cells[order[0]]['ece_noise_floor']:.4f}.",
     ]
     said = claims(cells)
@@ -139,9 +149,9 @@ def _filter(cells: Cells, reference: dict[str, Any] | None) -> list[str]:
         (
             cell["factor"],
             cell["label"],
-            show(cell["rmse"], 4),
+            interval(cell["rmse"], 4),
             difference(cell, reference, "rmse") if reference else None,
-            show(cell["log_loss"]),
+            interval(cell["log_loss"]),
             cell["ece"],
         )
         for cell in cells.values()
@@ -156,7 +166,7 @@ def _filter(cells: Cells, reference: dict[str, Any] | None) -> list[str]:
 def _skills(cells: Cells) -> list[str]:
     header = ("told", "RMSE", "Spearman", "log loss", "ECE")
     rows = [
-        (name, show(c["rmse"], 4), show(c["spearman"]), show(c["log_loss"]), c["ece"])
+        (name, interval(c["rmse"], 4), interval(c["spearman"]), interval(c["log_loss"]), c["ece"])
         for name, c in cells.items()
     ]
     return [
@@ -184,10 +194,16 @@ def _jump(cells: Cells) -> list[str]:
     ]
 
 
-def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
-    sections = []
+def _grid(cells: Cells, labels: dict[str, str]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Cells of the closed loops by tracker and paradigm."""
     grid = {tuple(name.split(" x ")): c for name, c in cells.items() if " x " in name}
-    grid = {key: c for key, c in grid.items() if key[0] in labels}
+    return {key: c for key, c in grid.items() if key[0] in labels}
+
+
+def _grid_tables(cells: Cells, labels: dict[str, str]) -> list[tuple[str, Header, list[Row]]]:
+    """Title, header and rows of the tables of trackers x paradigms."""
+    tables = []
+    grid = _grid(cells, labels)
     names = [t for t in LOOP_TRACKERS if any(key[0] == t for key in grid)]
     rules = list(dict.fromkeys(key[1] for key in grid))
     for key, title in (
@@ -209,16 +225,24 @@ def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
             return brief(values.tolist(), digits)
 
         rows = [(labels[t], *(entry(t, r) for r in rules)) for t in names]
-        sections += [f"### {title}", run_folder.markdown_table(("tracker", *rules), rows)]
-        run_folder.print_table(title, ("tracker", *rules), rows)
-    if sections:
+        tables.append((title, ("tracker", *rules), rows))
+    return tables if grid else []
+
+
+def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
+    tables = _grid_tables(cells, labels)
+    sections = []
+    if tables:
         sections = [
             "## Closed loops: trackers x paradigms",
             "Mean ± half a 95 % interval over worlds; a tenth of the prompts is drawn at random."
             " Differences from uniform choice are paired. *allocation* makes larger groups of fewer"
             " prompts, so its share of effective groups is not comparable.",
-            *sections,
         ]
+    for title, header, rows in tables:
+        sections += [f"### {title}", run_folder.markdown_table(header, rows)]
+    grid = _grid(cells, labels)
+    names = [t for t in LOOP_TRACKERS if any(key[0] == t for key in grid)]
     yields = [(t, grid[t, "threshold"]) for t in names if (t, "threshold") in grid]
     if yields:
         header = (
@@ -231,10 +255,10 @@ def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
         rows = [
             (
                 labels[t],
-                show(c["planned_groups"], 2),
-                show(c["planned_expected"], 2),
-                show(c["planned_realised"], 2),
-                show(np.divide(c["planned_realised"], c["planned_expected"]).tolist()),
+                interval(c["planned_groups"], 2),
+                interval(c["planned_expected"], 2),
+                interval(c["planned_realised"], 2),
+                interval(np.divide(c["planned_realised"], c["planned_expected"]).tolist()),
             )
             for t, c in yields
         ]
@@ -243,6 +267,14 @@ def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
             "It plans the smallest set expected to hold 8 informative groups of 16 generated.",
             run_folder.markdown_table(header, rows),
         ]
+    for title, note, header, rows in _scheduler_tables(cells):
+        sections += [f"## {title}", note, run_folder.markdown_table(header, rows)]
+    return sections
+
+
+def _scheduler_tables(cells: Cells) -> list[tuple[str, str, Header, list[Row]]]:
+    """Title, note, header and rows of the tables of whole schedulers."""
+    tables = []
     presets = {n.removeprefix("preset "): c for n, c in cells.items() if n.startswith("preset ")}
     told = [name for name in presets if name not in AS_PUBLISHED]
     utilities = {
@@ -282,13 +314,25 @@ def _loops(cells: Cells, labels: dict[str, str]) -> list[str]:
             )
             for name, c in chosen.items()
         ]
-        sections += [f"## {title}", note, run_folder.markdown_table(header, rows)]
-        run_folder.print_table(title, header, rows)
-    return sections
+        tables.append((title, note, header, rows))
+    return tables
+
+
+def show(content: dict[str, Any]) -> None:
+    """Prints the main tables."""
+    cells, labels = content["cells"], content["labels"]
+    if cells.get("tracking"):
+        table = _tracking_table(cells["tracking"], labels)
+        run_folder.print_table("Tracking the same uniform run", *table)
+    if cells.get("loops"):
+        for title, header, rows in _grid_tables(cells["loops"], labels):
+            run_folder.print_table(title, header, rows)
+        for title, _, header, rows in _scheduler_tables(cells["loops"]):
+            run_folder.print_table(title, header, rows)
 
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
-    """Writes report.md and prints the main tables."""
+    """Writes report.md."""
     cells, labels = content["cells"], content["labels"]
     setting = content["config"]["setting"]
     sections = [
@@ -311,5 +355,5 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     if cells.get("loops"):
         sections += _loops(cells["loops"], labels)
     return run_folder.write_report(
-        folder, "Ablations in simulation", sections, content.get("provenance")
+        folder, "Ablations in simulation", sections, content["provenance"]
     )

@@ -9,21 +9,30 @@ from rich.markup import escape
 
 from experiments import figures
 from experiments.exactness_checks import Result
-from experiments.run_folder import markdown_table, print_table
+from experiments.run_folder import markdown_table, print_table, write_report
+
+SECTIONS = (
+    "identities",
+    "one_dimensional",
+    "known_difficulties",
+    "unknown_difficulties",
+    "saturation",
+)
+
+NOT_KEPT = "**Some limits were not kept**, see Claims."
 
 Table = tuple[str, tuple[str, ...], list[list[Any]]]
 
 
 def tables(results: dict[str, Result]) -> list[tuple[Table, str]]:
     """All tables with the words that go above them."""
-    makers = {
-        "identities": _identities,
-        "one_dimensional": _one_dimensional,
-        "known_difficulties": _known,
-        "unknown_difficulties": _unknown,
-        "saturation": _saturation,
-    }
-    made = [entry for name, make in makers.items() if name in results for entry in make(results)]
+    makers = (_identities, _one_dimensional, _known, _unknown, _saturation)
+    made = [
+        entry
+        for name, make in zip(SECTIONS, makers, strict=True)
+        if name in results
+        for entry in make(results)
+    ]
     return [(_checks(results), "Every claim, its limit, and whether it held."), *made]
 
 
@@ -36,19 +45,33 @@ def show(results: dict[str, Result]) -> None:
         print_table(title, header, safe)
 
 
-def sections(results: dict[str, Result], drawn: list[Path]) -> list[str]:
-    """All tables as Markdown, then the figures."""
-    written = [f"## {t[0]}\n\n{words}\n\n{markdown_table(*t[1:])}" for t, words in tables(results)]
-    return written + [f"![{path.stem}]({path.name})" for path in drawn]
+def verdict(results: dict[str, Any]) -> str:
+    """Whether every limit was kept, in words."""
+    return "Every limit was kept." if results["held"] else NOT_KEPT
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds: all tables, then the figures."""
+    written = [f"## {t[0]}\n\n{words}\n\n{markdown_table(*t[1:])}" for t, words in tables(content)]
+    written += [f"![{Path(name).stem}]({name})" for name in _figures(content)]
+    return write_report(
+        folder, "How exact the filter is", [verdict(content), *written], content["provenance"]
+    )
 
 
 def _checks(results: dict[str, Result]) -> Table:
     rows = [
-        [section, c["name"], c["value"], c["limit"], "yes" if c["held"] else "NO"]
-        for section, result in results.items()
-        for c in result["checks"]
+        [section, c["name"], _measured(c["value"]), c["limit"], "yes" if c["held"] else "NO"]
+        for section in SECTIONS
+        if section in results
+        for c in results[section]["checks"]
     ]
     return "Claims", ("section", "what", "measured", "limit", "held"), rows
+
+
+def _measured(value: float | None) -> float | str:
+    """JSON has no infinity: a method that breaks down leaves nothing to compare with."""
+    return "not finite" if value is None or not np.isfinite(value) else value
 
 
 def _identities(results: dict[str, Result]) -> list[tuple[Table, str]]:
@@ -171,23 +194,31 @@ def _saturation(results: dict[str, Result]) -> list[tuple[Table, str]]:
     return [(("Saturation: nats per step", header, rows), words)]
 
 
-def _finite(value: float, form: str) -> str:
-    return f"{value:{form}}" if np.isfinite(value) else "NaN"
+def _finite(value: float | None, form: str) -> str:
+    return f"{value:{form}}" if value is not None and np.isfinite(value) else "NaN"
 
 
-def draw(results: dict[str, Result], folder: Path) -> list[Path]:
+def _figures(results: dict[str, Any]) -> list[str]:
+    """Names of the figures that there is something to draw for."""
+    gaps = {"known_difficulties", "unknown_difficulties"} & set(results)
+    return ["gaps.png"] * bool(gaps) + ["saturation.png"] * ("saturation" in results)
+
+
+def draw(results: dict[str, Result], folder: Path) -> None:
     """Draws what there is to draw."""
     figures.style()
-    drawn = []
-    if {"known_difficulties", "unknown_difficulties"} & set(results):
-        drawn.append(_draw_gaps(results, folder / "gaps.png"))
-    if "saturation" in results:
-        drawn.append(_draw_saturation(results["saturation"], folder / "saturation.png"))
-    return drawn
+    makers = {"gaps.png": _draw_gaps, "saturation.png": _draw_saturation}
+    for name in _figures(results):
+        makers[name](results, folder / name)
 
 
 def _draw_gaps(results: dict[str, Result], path: Path) -> Path:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), width_ratios=(1.35, 1))
+    widths = {"known_difficulties": 5.5, "unknown_difficulties": 4.1}
+    there = [width for name, width in widths.items() if name in results]
+    figure, axes = plt.subplots(
+        1, len(there), figsize=(sum(there), 3.9), width_ratios=there, squeeze=False
+    )
+    left, right = axes[0, 0], axes[0, -1]
     if "known_difficulties" in results:
         rows = [r for r in results["known_difficulties"]["rows"] if "distance_quantiles" in r]
         for i, row in enumerate(rows):
@@ -232,7 +263,8 @@ def _draw_gaps(results: dict[str, Result], path: Path) -> Path:
     return figures.save(figure, path)
 
 
-def _draw_saturation(result: Result, path: Path) -> Path:
+def _draw_saturation(results: dict[str, Result], path: Path) -> Path:
+    result = results["saturation"]
     figure, axes = plt.subplots(figsize=(7.0, 3.9))
     drifts = sorted({r["drift"] for r in result["rows"]})
     names = dict.fromkeys(r["method"] for r in result["rows"] if r["method"] != "grid")

@@ -215,6 +215,7 @@ def main(config: Config) -> dict[str, Any]:
     }
     content = run_folder.save_results(folder, config, {"cells": results, "labels": labels()})
     ablation_report.write(folder, content)
+    ablation_report.show(content)
     ablation_figures.draw(folder, content)
     run_folder.console.print(f"report and figures in {folder}")
     return content

@@ -189,7 +189,6 @@ def report(folder: Path, config: Config) -> dict[str, Any]:
     Raises:
         ValueError: there is nothing to report on.
     """
-    sections: list[str] = []
     results: dict[str, Any] = {}
     for part in (part for part in get_args(Part) if (folder / part / "plan.json").exists()):
         plan = headline_plan.load(folder / part)
@@ -198,21 +197,24 @@ def report(folder: Path, config: Config) -> dict[str, Any]:
                 chosen = results[part] = run_folder.read_json(folder / part / "rates.json")
                 rows = [(name, f"{entry['rate']:g}") for name, entry in chosen.items()]
                 run_folder.print_table(f"{part}: chosen", ("objective", "rate"), rows)
-                sections += headline_report.rates_sections(part, chosen)
             continue
         seeds = headline_results.finished_seeds(folder / part, plan)
         if not seeds:
             continue
         runs = headline_results.read(folder / part, plan, seeds)
-        found = results[part] = {"seeds": list(seeds), **headline_results.compare(runs)}
-        drawn = headline_figures.draw(folder, part, runs)
-        sections += headline_report.sections(part, plan, seeds, found, drawn)
+        found = results[part] = {
+            "seeds": list(seeds),
+            "setting": plan.setting(),
+            **headline_results.compare(runs),
+        }
+        headline_figures.draw(folder, part, runs)
         run_folder.print_table(f"{part}, seeds {list(seeds)}", *headline_report.bought(found))
     if not results:
         raise ValueError(f"out: no part in {folder} has a seed that all its methods have finished")
-    run_folder.write_report(folder, "What scheduling buys", sections)
+    content = run_folder.save_results(folder, config, results)
+    headline_report.write(folder, content)
     run_folder.console.print(f"report: {folder / 'report.md'}")
-    return run_folder.save_results(folder, config, results)
+    return content
 
 
 def plan_of(folder: Path, config: Config, part: Part) -> Plan:

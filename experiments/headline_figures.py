@@ -11,39 +11,52 @@ from experiments.curves import Logs
 Runs = dict[str, list[Logs]]
 
 
-def draw(folder: Path, name: str, runs: Runs) -> list[tuple[Path, str]]:
+def captions(name: str) -> list[tuple[str, str]]:
+    """(file, caption) of each figure of a part."""
+    return [
+        (
+            f"{name}_validation.png",
+            "Validation pass rate against rollouts: seeds thin, their mean thick, uniform's mean "
+            "in grey.",
+        ),
+        (
+            f"{name}_effective.png",
+            "Share of the generated groups that were neither all right nor all wrong, means of 20 "
+            "iterations: seeds thin, their mean thick, uniform's mean in grey.",
+        ),
+        (
+            f"{name}_chosen.png",
+            "What was chosen, means over seeds: pass rate of the chosen groups and, for their "
+            "difficulty, of their skill and length under the base policy (means of 20 iterations); "
+            "distinct prompts.",
+        ),
+    ]
+
+
+def draw(folder: Path, name: str, runs: Runs) -> None:
     """Draws all figures of a part.
 
     Args:
         folder: to write to.
         name: of the part, the beginning of each file's name.
         runs: logs of every method and seed.
-
-    Returns:
-        (path, caption) of each.
     """
     figures.style()
-    return [
-        _panels(
-            folder / f"{name}_validation.png",
-            runs,
-            "pass_at_1",
-            "pass rate, 512 held-out prompts",
-            1,
-            "Validation pass rate against rollouts: seeds thin, their mean thick, uniform's mean "
-            "in grey.",
-        ),
-        _panels(
-            folder / f"{name}_effective.png",
-            runs,
-            "informative_realised",
-            "effective-group ratio",
-            20,
-            "Share of the generated groups that were neither all right nor all wrong, means of 20 "
-            "iterations: seeds thin, their mean thick, uniform's mean in grey.",
-        ),
-        _chosen(folder / f"{name}_chosen.png", runs),
-    ]
+    _panels(
+        folder / f"{name}_validation.png",
+        runs,
+        "pass_at_1",
+        "pass rate, 512 held-out prompts",
+        1,
+    )
+    _panels(
+        folder / f"{name}_effective.png",
+        runs,
+        "informative_realised",
+        "effective-group ratio",
+        20,
+    )
+    _chosen(folder / f"{name}_chosen.png", runs)
 
 
 def _curves(seeds: list[Logs], metric: str, window: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -57,9 +70,7 @@ def _mean(seeds: list[Logs], metric: str, window: int) -> tuple[np.ndarray, np.n
     return pairs[0][0], np.mean([y for _, y in pairs], axis=0)
 
 
-def _panels(
-    path: Path, runs: Runs, metric: str, label: str, window: int, caption: str
-) -> tuple[Path, str]:
+def _panels(path: Path, runs: Runs, metric: str, label: str, window: int) -> None:
     """A small panel a method."""
     figure, axes = figures.small_panels(len(runs), 5, (2.0, 1.9))
     for i, (axis, (name, seeds)) in enumerate(zip(axes, runs.items(), strict=True)):
@@ -69,10 +80,10 @@ def _panels(
         axis.set_title(name)
     figure.supxlabel("thousand rollouts", fontsize=10)
     figure.supylabel(label, fontsize=10)
-    return figures.save(figure, path), caption
+    figures.save(figure, path)
 
 
-def _chosen(path: Path, runs: Runs) -> tuple[Path, str]:
+def _chosen(path: Path, runs: Runs) -> None:
     """Difficulty of what was chosen, and how many prompts were."""
     panels = (
         ("pass_rate", "pass rate of the chosen"),
@@ -93,9 +104,4 @@ def _chosen(path: Path, runs: Runs) -> tuple[Path, str]:
         axis.set(title=title, xlabel="thousand rollouts")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(runs)))
-    return (
-        figures.save(figure, path),
-        "What was chosen, means over seeds: pass rate of the chosen groups and, for their "
-        "difficulty, of their skill and length under the base policy (means of 20 iterations); "
-        "distinct prompts.",
-    )
+    figures.save(figure, path)

@@ -62,6 +62,14 @@ class Plan:
         """Configuration of one run."""
         return dataclasses.replace(self.methods[method], seed=seed)
 
+    def setting(self) -> dict[str, int]:
+        """The sizes of every run, and of its last look."""
+        config = next(iter(self.methods.values()))
+        sizes = {
+            name: getattr(config, name) for name in ("iterations", "num_prompts", "group_size")
+        }
+        return sizes | {"test_group_size": self.watch.test_group_size}
+
     def jobs(self) -> list[tuple[str, tuple[int, ...]]]:
         """(method, seeds) that one process runs, in order.
 

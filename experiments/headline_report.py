@@ -1,8 +1,10 @@
 """The report of the headline comparison."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
-from experiments import intervals, run_folder
+from experiments import headline_figures, intervals, run_folder
+from experiments.headline_plan import OBJECTIVES, Part
 from experiments.headline_results import COMPARED, COSTS
 
 SOON = {"rollouts": "rollouts", "tokens": "sampled tokens", "seconds": "seconds of training"}
@@ -137,18 +139,17 @@ def rates_sections(part: str, chosen: dict[str, Any]) -> list[str]:
     ]
 
 
-def sections(
-    part: str, plan: Any, seeds: tuple[int, ...], results: dict[str, Any], drawn: list
-) -> list[str]:
-    """Sections of one part."""
-    config = next(iter(plan.methods.values()))
-    total = config.iterations * config.budget
+def sections(part: str, results: dict[str, Any]) -> list[str]:
+    """Sections of one part that compares methods."""
+    setting = results["setting"]
+    total = setting["iterations"] * setting["num_prompts"] * setting["group_size"]
     parts = [
         f"## {part}",
-        f"{config.iterations} iterations of {config.num_prompts} prompts x {config.group_size} "
-        f"rollouts, {total:,} rollouts a run; seeds {list(seeds)}, the same for every method. "
+        f"{setting['iterations']} iterations of {setting['num_prompts']} prompts x"
+        f" {setting['group_size']} rollouts, {total:,} rollouts a run; seeds {results['seeds']},"
+        " the same for every method. "
         "Intervals are 95 % t-intervals over seeds, of paired differences where there is a minus. "
-        f"pass@k: k = {plan.watch.test_group_size}; a prompt has one right answer, so it is the "
+        f"pass@k: k = {setting['test_group_size']}; a prompt has one right answer, so it is the "
         "number of distinct right answers too. The oracle's looking is not charged.",
         run_folder.markdown_table(*bought(results)),
         run_folder.markdown_table(*differences(results)),
@@ -172,5 +173,18 @@ def sections(
         " generated / trained: groups generated for each that reached the gradient. s / iteration:"
         " one core, while another run had the other.",
     ]
-    parts += [run_folder.markdown_figure(*each) for each in drawn]
+    parts += [
+        run_folder.markdown_figure(Path(name), words)
+        for name, words in headline_figures.captions(part)
+    ]
     return parts
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds."""
+    parts = []
+    for part in get_args(Part):
+        if part in content:
+            make = rates_sections if part in OBJECTIVES else sections
+            parts += make(part, content[part])
+    return run_folder.write_report(folder, "What scheduling buys", parts, content["provenance"])

@@ -211,7 +211,8 @@ def main(config: Config) -> dict[str, Any]:
                 )
                 attempt += 1
     results = run_folder.save_results(folder, config, {"kills": kills, "compared": compared})
-    report(folder, results)
+    write(folder, results)
+    run_folder.print_table("Killed and resumed", HEADER, rows(results))
     different = [entry["run"] for entry in compared if entry["differences"]]
     if different:
         raise RuntimeError(f"{different} differ from the runs that nobody killed, see {folder}")
@@ -227,25 +228,31 @@ def main(config: Config) -> dict[str, Any]:
     return results
 
 
-def report(folder: Path, results: dict[str, Any]) -> None:
-    """Prints and writes what came of it."""
-    header = ("run", "kills", "from a checkpoint", "differences from the run nobody killed")
-    rows = [
+HEADER = ("run", "kills", "from a checkpoint", "differences from the run nobody killed")
+
+
+def rows(results: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """One line a run that was killed."""
+    return [
         (entry["run"], entry["kills"], entry["resumes"], "; ".join(entry["differences"]) or "none")
         for entry in results["compared"]
     ]
-    run_folder.print_table("Killed and resumed", header, rows)
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds."""
     points = ("run", "resumed at", "killed after", "last whole checkpoint", "amid a checkpoint")
-    run_folder.write_report(
+    return run_folder.write_report(
         folder,
         "Runs that were killed and resumed",
         [
             "Compared: every array of the last checkpoint bit for bit, every generated group, "
             "every line of both logs and the summary, but for names that end in `_seconds`.",
-            run_folder.markdown_table(header, rows),
+            run_folder.markdown_table(HEADER, rows(content)),
             "Where SIGKILL came, in iterations:",
-            run_folder.markdown_table(points, [tuple(kill.values()) for kill in results["kills"]]),
+            run_folder.markdown_table(points, [tuple(kill.values()) for kill in content["kills"]]),
         ],
+        content["provenance"],
     )
 
 

@@ -9,7 +9,7 @@ parameters) comes pre-trained with the package. Every scheduler gets the same po
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from experiments import (
     run_identity,
 )
 from experiments.settings import METHODS, TINY, MethodName
-from paced_jax.training import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,21 +90,22 @@ def main(config: Config) -> dict[str, Any]:
         bench = live_run.open_bench(setting, config.watch)
         runs = live_run.execute_methods(bench, folder, setting, methods, config.seeds)
     results = compare(runs)
-    run_folder.save_results(folder, config, {"setting": dataclasses.asdict(setting), **results})
-    drawn = quickstart_figures.draw(folder, runs, bench.ground.pools.train)
-    rows = table(results)
+    content = run_folder.save_results(
+        folder, config, {"setting": dataclasses.asdict(setting), **results}
+    )
+    quickstart_figures.draw(folder, runs, bench.ground.pools.train)
     title = f"After {setting.budget * config.iterations:,} rollouts each, {of_seeds(config.seeds)}"
-    run_folder.print_table(title, header(config), rows)
+    run_folder.print_table(title, header(config.watch.test_group_size), table(results))
     for line in notes(results, len(config.seeds)):
         run_folder.console.print(line)
-    write_report(folder, config, setting, results, rows, drawn)
+    write(folder, content)
     run_folder.console.print(f"report: {folder / 'report.md'}")
     return results
 
 
-def header(config: Config) -> tuple[str, ...]:
-    """Names of the columns of `table`."""
-    most = max(k for k in (1, 2, 4, 8, 16, 32) if k <= config.watch.test_group_size)
+def header(test_group_size: int) -> tuple[str, ...]:
+    """Names of the columns of `table`, from the rollouts of a test prompt."""
+    most = max(k for k in (1, 2, 4, 8, 16, 32) if k <= test_group_size)
     return (
         "method",
         "effective",
@@ -133,7 +133,7 @@ LEGEND = (
 )
 
 
-def of_seeds(seeds: tuple[int, ...]) -> str:
+def of_seeds(seeds: Sequence[int]) -> str:
     """Which seeds a row stands for."""
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"means of seeds {list(seeds)}"
 
@@ -251,25 +251,23 @@ def notes(results: dict[str, Any], num_seeds: int) -> list[str]:
     return lines
 
 
-def write_report(
-    folder: Path,
-    config: Config,
-    setting: TrainConfig,
-    results: dict[str, Any],
-    rows: list[tuple[Any, ...]],
-    drawn: list[tuple[Path, str]],
-) -> None:
-    """Writes report.md."""
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds."""
+    config, setting = content["config"], content["setting"]
+    budget = setting["num_prompts"] * setting["group_size"]
     sections = [
-        f"{config.iterations} iterations of {setting.num_prompts} prompts x {setting.group_size} "
-        f"rollouts a run, policy `{setting.policy}`, {of_seeds(config.seeds)}."
-        + replays(config.methods, setting.budget // 8),
-        run_folder.markdown_table(header(config), rows),
+        f"{config['iterations']} iterations of {setting['num_prompts']} prompts x"
+        f" {setting['group_size']} rollouts a run, policy `{setting['policy']}`,"
+        f" {of_seeds(config['seeds'])}." + replays(config["methods"], budget // 8),
+        run_folder.markdown_table(header(config["watch"]["test_group_size"]), table(content)),
         LEGEND,
-        *notes(results, len(config.seeds)),
+        *notes(content, len(config["seeds"])),
     ]
-    sections += [run_folder.markdown_figure(*each) for each in drawn]
-    run_folder.write_report(folder, "What scheduling bought: quickstart", sections)
+    captions = quickstart_figures.captions(len(config["seeds"]))
+    sections += [run_folder.markdown_figure(folder / name, words) for name, words in captions]
+    return run_folder.write_report(
+        folder, "What scheduling bought: quickstart", sections, content["provenance"]
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,26 @@ from paced_jax.tasks.tokens import SKILLS
 Runs = dict[str, list[dict[str, Any]]]
 
 
+def captions(seeds: int) -> list[tuple[str, str]]:
+    """(file, caption) of each figure, for so many seeds."""
+    return [
+        (
+            "progress.png",
+            "Effective-group ratio and validation pass rate against rollouts: "
+            + (f"mean and range of {seeds} seeds." if seeds > 1 else "one seed."),
+        ),
+        (
+            "calibration.png",
+            "Predicted probability that a chosen group is informative against how often it was; "
+            "larger points hold more groups.",
+        ),
+        (
+            "chosen.png",
+            "What was chosen over time, by skill (top) and length (bottom), all seeds together.",
+        ),
+    ]
+
+
 def draw(
     folder: Path,
     runs: Runs,
@@ -23,7 +43,7 @@ def draw(
     *,
     skills: Sequence[str] = SKILLS,
     held_out: int = 512,
-) -> list[tuple[Path, str]]:
+) -> None:
     """Draws all figures.
 
     Args:
@@ -32,9 +52,6 @@ def draw(
         pool: training prompts.
         skills: names of its skills.
         held_out: validation prompts.
-
-    Returns:
-        (path, caption) of each.
     """
     figures.style()
     groups = {
@@ -43,11 +60,9 @@ def draw(
         ]
         for name, summaries in runs.items()
     }
-    return [
-        _progress(folder, runs, groups, held_out),
-        _calibration(folder, groups),
-        _chosen(folder, groups, pool, skills),
-    ]
+    _progress(folder, runs, groups, held_out)
+    _calibration(folder, groups)
+    _chosen(folder, groups, pool, skills)
 
 
 def _band(axis, x, curves: np.ndarray, index: int, label: str) -> None:
@@ -58,7 +73,7 @@ def _band(axis, x, curves: np.ndarray, index: int, label: str) -> None:
         axis.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.13)
 
 
-def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, str]:
+def _progress(folder: Path, runs: Runs, groups, held_out: int) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7), sharex=True)
     for i, (name, summaries) in enumerate(runs.items()):
         flags = np.array([~g["degenerate"] for g in groups[name]]).mean(axis=2)  # [seeds, its]
@@ -80,14 +95,10 @@ def _progress(folder: Path, runs: Runs, groups, held_out: int) -> tuple[Path, st
         title="What the policy learnt",
     )
     left.legend(ncols=2, fontsize=8.5 if len(runs) < 6 else 7)
-    seeds = len(next(iter(runs.values())))
-    caption = "Effective-group ratio and validation pass rate against rollouts: " + (
-        f"mean and range of {seeds} seeds." if seeds > 1 else "one seed."
-    )
-    return figures.save(figure, folder / "progress.png"), caption
+    figures.save(figure, folder / "progress.png")
 
 
-def _calibration(folder: Path, groups) -> tuple[Path, str]:
+def _calibration(folder: Path, groups) -> None:
     columns = 5
     figure, axes = figures.small_panels(len(groups), columns, (2.4, 2.6))
     for i, (axis, (name, parts)) in enumerate(zip(axes, groups.items(), strict=True)):
@@ -106,14 +117,10 @@ def _calibration(folder: Path, groups) -> tuple[Path, str]:
             axis.set_xlabel("P(informative)")
         if i % columns == 0:
             axis.set_ylabel("share informative")
-    return (
-        figures.save(figure, folder / "calibration.png"),
-        "Predicted probability that a chosen group is informative against how often it was; "
-        "larger points hold more groups.",
-    )
+    figures.save(figure, folder / "calibration.png")
 
 
-def _chosen(folder: Path, groups, pool: SkillPool, skills: Sequence[str]) -> tuple[Path, str]:
+def _chosen(folder: Path, groups, pool: SkillPool, skills: Sequence[str]) -> None:
     figure, axes = plt.subplots(
         2,
         len(groups),
@@ -156,7 +163,4 @@ def _chosen(folder: Path, groups, pool: SkillPool, skills: Sequence[str]) -> tup
     axes[1, 0].set_yticks(range(widest), [str(n + 1) for n in range(widest)])
     axes[1, 0].set_ylabel("length")
     figure.colorbar(image, ax=axes, label="share of the chosen prompts", shrink=0.8, extend="max")
-    return (
-        figures.save(figure, folder / "chosen.png"),
-        "What was chosen over time, by skill (top) and length (bottom), all seeds together.",
-    )
+    figures.save(figure, folder / "chosen.png")

@@ -108,4 +108,6 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
         if params
     ]
     sections.append(run_folder.markdown_table(("tracker", "fitted on", "parameters"), fits))
-    return run_folder.write_report(folder, "Replay of a recorded run", sections)
+    return run_folder.write_report(
+        folder, "Replay of a recorded run", sections, content["provenance"]
+    )

@@ -169,9 +169,9 @@ def save_results(folder: Path, config: Any, results: dict[str, Any]) -> dict[str
         results: what was measured.
 
     Returns:
-        The whole content of the file.
+        The whole content of the file, as JSON gives it back.
     """
-    content = {"config": dataclasses.asdict(config), "provenance": provenance(), **results}
+    content = _plain({"config": dataclasses.asdict(config), "provenance": provenance(), **results})
     write_json(folder / "results.json", content)
     return content
 

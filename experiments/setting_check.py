@@ -72,32 +72,49 @@ def main(config: Config) -> dict[str, Any]:
         bench = live_run.open_bench(base, config.watch)
         runs = live_run.execute_methods(bench, folder, base, methods, config.seeds)
     results = compare(runs)
-    run_folder.save_results(folder, config, {"setting": dataclasses.asdict(base), **results})
-    header = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")
-    rows = [
-        (name, *(intervals.show(results[name][key]) for key in ("informative", *POINTS)))
-        for name in runs
-    ]
-    run_folder.print_table(f"setting {config.setting}", header, rows)
-    verdict = (
-        f"The oracle finds {results['ratio']:.2f} times as many informative groups as uniform "
-        f"choice (at least {RATIO} wanted): the setting is "
-        f"{'informative' if results['ratio'] >= RATIO else 'NOT informative'}."
+    content = run_folder.save_results(
+        folder, config, {"setting": dataclasses.asdict(base), **results}
     )
-    run_folder.console.print(verdict)
-    run_folder.write_report(
-        folder,
-        f"Setting {config.setting}: oracle against uniform",
-        [
-            run_folder.markdown_table(header, rows),
-            verdict,
-            f"Mean and 95 % t-interval of {len(config.seeds)} seeds.",
-        ],
-    )
+    run_folder.print_table(f"setting {config.setting}", HEADER, rows(content))
+    run_folder.console.print(verdict(content))
+    write(folder, content)
     return results
 
 
 POINTS = ("start", "end", "mean")
+
+HEADER = ("scheduler", "informative groups", "validation pass rate: start", "end", "mean")
+
+
+def rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One line for each of the two."""
+    return [
+        (name, *(intervals.show(results[name][key]) for key in ("informative", *POINTS)))
+        for name in ("uniform", "oracle")
+    ]
+
+
+def verdict(results: dict[str, Any]) -> str:
+    """Whether the setting can show anything, in words."""
+    return (
+        f"The oracle finds {results['ratio']:.2f} times as many informative groups as uniform "
+        f"choice (at least {RATIO} wanted): the setting is "
+        f"{'informative' if results['ratio'] >= RATIO else 'NOT informative'}."
+    )
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds."""
+    return run_folder.write_report(
+        folder,
+        f"Setting {content['config']['setting']}: oracle against uniform",
+        [
+            run_folder.markdown_table(HEADER, rows(content)),
+            verdict(content),
+            f"Mean and 95 % t-interval of {len(content['config']['seeds'])} seeds.",
+        ],
+        content["provenance"],
+    )
 
 
 def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -91,26 +91,17 @@ def main(config: Config) -> dict[str, Any]:
         name: figures_of(summary, read_groups(run_identity.seed_folder(folder, name, config.seed)))
         for name, (summary,) in runs.items()
     }
-    run_folder.save_results(folder, config, {"methods": results})
     train = bench.ground.pools.train
     held_out = len(bench.ground.pools.validation.skill)
-    drawn = quickstart_figures.draw(
-        folder, runs, train, skills=bench.ground.task.skills, held_out=held_out
-    )
-    rows = table(results)
-    run_folder.print_table(f"After {setting.budget * config.iterations:,} rollouts", HEADER, rows)
-    run_folder.write_report(
+    content = run_folder.save_results(
         folder,
-        "SmolLM2-135M learns to calculate",
-        [
-            f"{config.iterations} iterations of {setting.num_prompts} prompts x"
-            f" {setting.group_size} rollouts, one seed ({config.seed}), learning rate"
-            f" {setting.policy_learning_rate:g}, {setting.num_train} training prompts.",
-            run_folder.markdown_table(HEADER, rows),
-            LEGEND.format(block=BLOCK, held_out=held_out),
-            *(run_folder.markdown_figure(*each) for each in drawn),
-        ],
+        config,
+        {"setting": dataclasses.asdict(setting), "held_out": held_out, "methods": results},
     )
+    quickstart_figures.draw(folder, runs, train, skills=bench.ground.task.skills, held_out=held_out)
+    rows = table(content["methods"])
+    run_folder.print_table(f"After {setting.budget * config.iterations:,} rollouts", HEADER, rows)
+    write(folder, content)
     run_folder.console.print(f"report: {folder / 'report.md'}")
     return results
 
@@ -197,6 +188,27 @@ def table(results: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def _with_error(figures: dict[str, float], name: str) -> str:
     return f"{figures[name]:.3f} ± {figures[f'{name}_standard_error']:.3f}"
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes report.md of what results.json holds."""
+    config, setting = content["config"], content["setting"]
+    return run_folder.write_report(
+        folder,
+        "SmolLM2-135M learns to calculate",
+        [
+            f"{config['iterations']} iterations of {setting['num_prompts']} prompts x"
+            f" {setting['group_size']} rollouts, one seed ({config['seed']}), learning rate"
+            f" {setting['policy_learning_rate']:g}, {setting['num_train']} training prompts.",
+            run_folder.markdown_table(HEADER, table(content["methods"])),
+            LEGEND.format(block=BLOCK, held_out=content["held_out"]),
+            *(
+                run_folder.markdown_figure(folder / name, words)
+                for name, words in quickstart_figures.captions(1)
+            ),
+        ],
+        content["provenance"],
+    )
 
 
 if __name__ == "__main__":

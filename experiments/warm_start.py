@@ -311,6 +311,7 @@ def main(config: Config) -> dict[str, Any]:
             advance("done", 1)
     content = run_folder.save_results(folder, config, {"directions": directions})
     warm_start_report.write(folder, content)
+    warm_start_report.draw(folder / "warm_start.png", content)
     warm_start_report.show(content)
     run_folder.console.print(f"Report: {folder / 'report.md'}")
     return content

@@ -20,12 +20,13 @@ HEADER = (
 )
 
 
-def _rollouts(value: float | None) -> str:
+def rollouts(value: float | None) -> str:
+    """A number of rollouts; None and infinity are never."""
     return "never" if value is None or not np.isfinite(value) else f"{value:,.0f}"
 
 
 def _interval(row: dict[str, Any]) -> str:
-    return f"{_rollouts(row['low'])} to {_rollouts(row['high'])}"
+    return f"{rollouts(row['low'])} to {rollouts(row['high'])}"
 
 
 def mark_rows(direction: dict[str, Any], score: str = "log loss") -> list[tuple[str, ...]]:
@@ -42,9 +43,9 @@ def mark_rows(direction: dict[str, Any], score: str = "log loss") -> list[tuple[
                     f"{row['cold_rollouts']:,} ({row['cold_epochs']} epochs)",
                     f"{row['cold_score']:.4f}",
                     row["arm"],
-                    _rollouts(row["rollouts"]),
+                    rollouts(row["rollouts"]),
                     _interval(row),
-                    f"{_rollouts(min(ends))} to {_rollouts(max(ends))}",
+                    f"{rollouts(min(ends))} to {rollouts(max(ends))}",
                 )
             )
     return lines
@@ -86,8 +87,7 @@ def show(content: dict[str, Any]) -> None:
 
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
-    """Writes report.md and warm_start.png."""
-    draw(folder / "warm_start.png", content)
+    """Writes report.md."""
     sections = [
         "FADE follows a first policy's run to its end; a second policy's run on the same prompts "
         "is then predicted batch by batch. *Cold*: from the prior. *Warm*: with the first run's "
@@ -134,7 +134,9 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
         ]
         sections.append(f"Fitted on the run of {direction['first']}, time in epochs:")
         sections.append(run_folder.markdown_table(("loadings", "parameters"), fits))
-    return run_folder.write_report(folder, "Warm start from another policy's run", sections)
+    return run_folder.write_report(
+        folder, "Warm start from another policy's run", sections, content["provenance"]
+    )
 
 
 def draw(path: Path, content: dict[str, Any]) -> None:

@@ -166,7 +166,9 @@ def write(folder: Path, results: dict[str, Any]) -> Path:
         "ratios of the larger rows flatter the step.",
     ]
     quick = " (quick)" if results["config"]["quick"] else ""
-    return write_report(folder, "The filter's step: time, and peers" + quick, sections)
+    return write_report(
+        folder, "The filter's step: time, and peers" + quick, sections, results["provenance"]
+    )
 
 
 def show(folder: Path, results: dict[str, Any]) -> None:

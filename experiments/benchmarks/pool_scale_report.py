@@ -136,7 +136,9 @@ def write(folder: Path, results: dict[str, Any]) -> Path:
         "![Time and memory against the size of the pool](scale.png)",
     ]
     quick = " (quick)" if results["config"]["quick"] else ""
-    return write_report(folder, "The step and the size of the pool" + quick, sections)
+    return write_report(
+        folder, "The step and the size of the pool" + quick, sections, results["provenance"]
+    )
 
 
 def show(folder: Path, results: dict[str, Any]) -> None:

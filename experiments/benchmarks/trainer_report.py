@@ -198,7 +198,9 @@ def write(folder: Path, results: dict[str, Any]) -> Path:
             sections += [f"{level} {title}{of}", markdown_table(header, rows)]
     quick = " (quick)" if results["config"]["quick"] else ""
     sections += ["## How it was timed", HOW]
-    return write_report(folder, "The trainer beside its peers" + quick, sections)
+    return write_report(
+        folder, "The trainer beside its peers" + quick, sections, results["provenance"]
+    )
 
 
 def tables(results: dict[str, Any]) -> list[tuple[str, Sequence[str], list[tuple[Any, ...]]]]:

@@ -74,7 +74,7 @@ def test_comparison_is_paired_by_seed():
     assert pairs["informative_realised"]["low"] == pytest.approx(0.3 - 12.7062 * 0.1, abs=1e-4)
     assert "uniform" not in results["minus_uniform"]
     rows = {row[0]: row for row in quickstart.table(results)}
-    assert len(rows["fade"]) == len(quickstart.header(quickstart.Config()))
+    assert len(rows["fade"]) == len(quickstart.header(8))
     assert rows["fade"][1:4] == ("0.600", "0.800", "0.550")
     assert "one seed" in quickstart.notes(results, 1)[-1].lower()
 

@@ -65,6 +65,7 @@ def test_a_claim_without_a_number_does_not_hold():
         ("sections", ("all",), "all"),
         ("runs", 0, "runs must be >= 1"),
         ("steps", 6, "steps must be >= 7"),
+        ("first_run", -1, "first_run must be >= 0"),
     ],
 )
 def test_settings_are_checked_at_the_door(field, value, words):
