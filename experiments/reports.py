@@ -21,6 +21,7 @@ from experiments import (
     warm_start_report,
 )
 from experiments.benchmarks import filter_step_report, pool_scale_report, trainer_report
+from experiments.suite import report as suite_report
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -38,6 +39,7 @@ WRITERS: dict[str, Write] = {
     "replay_recorded_tiny": replay_report.write,
     "setting_check": setting_check.write,
     "smollm2": smollm2.write,
+    "suite": suite_report.write,
     "trainer": trainer_report.write,
     "trainer_smollm2": trainer_report.write,
     "verify_exactness": exactness_report.write,

@@ -71,13 +71,21 @@ class Job:
             return False
         stored, wanted = run_folder.read_json(path)["config"], self.config(store)
         free = ("out", "replayed")  # where files lie
-        differ = [k for k in wanted if k not in free and stored.get(k) != wanted[k]]
+        # Results older than an option had what is its default now.
+        known = json.loads(json.dumps(_defaults(self.module), default=str)) | stored
+        differ = [k for k in wanted if k not in free and known.get(k) != wanted[k]]
         if differ:
             raise ValueError(
                 f"out: {self.folder(store)} holds results of another {', '.join(differ)}; take"
                 " another --out"
             )
         return True
+
+
+def _defaults(module: str) -> dict[str, Any]:
+    """Default of every field of an experiment's Config that has one."""
+    fields = dataclasses.fields(importlib.import_module(module).Config)
+    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 
 
 def histories(store: Path, history: Path | None, prompts: Path | None, quick: bool) -> list[Job]:
