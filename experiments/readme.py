@@ -26,6 +26,7 @@ from experiments import (  # the measured ones put their figures into FIGURES
     measured_filter,  # noqa: F401
     measured_live,  # noqa: F401
     measured_speed,  # noqa: F401
+    measured_suite,  # noqa: F401
     measured_tables,  # noqa: F401
     reports,
     run_folder,

@@ -1,0 +1,67 @@
+"""Figures of the suite that are not in its results as such."""
+
+from typing import Any
+
+from experiments.measured import Results, figure
+from experiments.suite import tables
+
+
+@figure
+def factoring(results: Results) -> dict[str, Any]:
+    """What a common ability and true skills leave of the error, in simulation: visits, drift."""
+    found: dict[str, Any] = {"common": {}, "skills": {}}
+    for cell in results["suite"]["figures"]["simulation"]["when"]["cells"]:
+        for name, by_visits in found.items():
+            visits = by_visits.setdefault(f"{cell['visits']:g}", {})
+            visits[f"drift {cell['drift']:g}"] = cell[name]
+    return found
+
+
+@figure
+def suite_gains(results: Results) -> dict[str, Any]:
+    """Gains in log loss on recorded runs, thousandths of a nat: run, shown, better tracker."""
+    found: dict[str, Any] = {}
+    for each in tables.gains(results["suite"]["figures"]):
+        gain = {"mean": -1000 * each["mean"]}
+        gain |= {"low": -1000 * each["high"], "high": -1000 * each["low"]}
+        found.setdefault(each["run"], {}).setdefault(each["protocol"], {})[each["pair"][0]] = gain
+    return found
+
+
+@figure
+def suite_behind(results: Results) -> dict[str, Any]:
+    """How far moment rules and numbers of loadings are behind the best, thousandths of a nat."""
+    found: dict[str, Any] = {}
+    for factor in ("moment rule", "K"):
+        best = tables.best(results["suite"]["figures"], factor)
+        if best is not None:
+            label, means = best
+            found[factor] = {name: 1000 * (mean - means[label]) for name, mean in means.items()}
+    return found
+
+
+@figure
+def suite_order_kept(results: Results) -> dict[str, Any]:
+    """Correlation of pass rates at the longest lag looked at, and that lag, by recorded run."""
+    found = {}
+    scales = tables.of_kind(results["suite"]["figures"], "histories", "scales")
+    for run, each in scales.items():
+        order, moved = each["run"]["order_kept"], each["run"]["level_moved"]
+        found[run] = {"lag": each["run"]["lag"][-1], "kept": order[-1], "moved": moved[-1]}
+    return found
+
+
+@figure
+def suite_chosen(results: Results) -> dict[str, Any]:
+    """Informative share of the tenth that trackers would choose: run, shown, tracker; `all`."""
+    found: dict[str, Any] = {}
+    parts = tables.of_kind(results["suite"]["figures"], "histories", "parts")
+    for run, each in parts.items():
+        for i, entry in enumerate(each["informative_share"]):
+            shares = {
+                name: rows[i]["informative"]["P(informative)"]
+                for name, rows in each["chosen"].items()
+            }
+            shown = tables.protocol_name(entry)
+            found.setdefault(run, {})[shown] = shares | {"all": entry["share"]}
+    return found
