@@ -29,6 +29,17 @@ def suite_gains(results: Results) -> dict[str, Any]:
 
 
 @figure
+def suite_best(results: Results) -> dict[str, str]:
+    """The choice of a factor with the least log loss, mean over recorded runs."""
+    found = {}
+    for factor in ("moment rule", "K"):
+        best = tables.best(results["suite"]["figures"], factor)
+        if best is not None:
+            found[factor] = best[0]
+    return found
+
+
+@figure
 def suite_behind(results: Results) -> dict[str, Any]:
     """How far moment rules and numbers of loadings are behind the best, thousandths of a nat."""
     found: dict[str, Any] = {}

@@ -20,7 +20,7 @@ import tyro
 
 from experiments import command_line, processes, run_folder
 from experiments.processes import Command, Ended
-from experiments.suite import live, plan, report, store
+from experiments.suite import live, pictures, plan, report, store
 from experiments.suite.plan import Job, Part
 
 
@@ -109,6 +109,7 @@ def main(config: Config) -> dict[str, Any]:
                 if jobs:
                     run_part(part, jobs, folder, 1 if part == "overhead" else config.workers)
     content = run_folder.save_results(folder, config, store.digest(folder))
+    pictures.draw(folder, content["figures"])
     report.write(folder, content)
     report.show(content)
     run_folder.console.print(f"report: {folder / 'report.md'}")

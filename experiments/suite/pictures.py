@@ -21,41 +21,42 @@ SWEPT = (
 )
 
 
-def draw(folder: Path, figures: Figures) -> dict[str, str]:
-    """Draws what there is.
+CAPTIONS = {
+    "gains": "Left of 0 the tracker named first predicts better; bars are 95 % intervals.",
+    "when": "Simulated worlds: below 1, it pays.",
+    "scales": "Above: each run. Below: what every family of trackers pays on it; lower left is"
+    " best.",
+    "parts": "The filter with one thing changed, 10 % of the visits shown.",
+}
 
-    Args:
-        folder: to draw into.
-        figures: of the store.
 
-    Returns:
-        Markdown of each figure, by name.
-    """
+def known(figures: Figures) -> dict[str, str]:
+    """Markdown of the figures that there are results for, by name."""
+    parts = tables.of_kind(figures, "histories", "parts").values()
+    there = {
+        "gains": bool(tables.gains(figures)),
+        "when": "when" in figures.get("simulation", {}),
+        "scales": bool(tables.of_kind(figures, "histories", "scales")),
+        "parts": any(len(found["variants"]) > 5 for found in parts),
+    }
+    return {
+        name: run_folder.markdown_figure(Path(f"{name}.png"), CAPTIONS[name])
+        for name in there
+        if there[name]
+    }
+
+
+def draw(folder: Path, figures: Figures) -> None:
+    """Draws the `known` figures into a folder."""
     look.style()
-    drawn = {}
-    if tables.gains(figures):
-        path = _gains(folder / "gains.png", figures)
-        drawn["gains"] = run_folder.markdown_figure(
-            path, "Left of 0 the tracker named first predicts better; bars are 95 % intervals."
-        )
-    when = figures.get("simulation", {}).get("when")
-    if when is not None:
-        path = when_to_factor.draw(folder / "when.png", when)
-        drawn["when"] = run_folder.markdown_figure(path, "Simulated worlds: below 1, it pays.")
-    scales = tables.of_kind(figures, "histories", "scales")
-    if scales:
-        path = _scales(folder / "scales.png", scales)
-        drawn["scales"] = run_folder.markdown_figure(
-            path,
-            "Above: each run. Below: what every family of trackers pays on it; lower left is best.",
-        )
-    parts = tables.of_kind(figures, "histories", "parts")
-    if parts and any(len(found["variants"]) > 5 for found in parts.values()):
-        path = _parts(folder / "parts.png", parts)
-        drawn["parts"] = run_folder.markdown_figure(
-            path, "The filter with one thing changed, 10 % of the visits shown."
-        )
-    return drawn
+    drawing = {
+        "gains": lambda path: _gains(path, figures),
+        "when": lambda path: when_to_factor.draw(path, figures["simulation"]["when"]),
+        "scales": lambda path: _scales(path, tables.of_kind(figures, "histories", "scales")),
+        "parts": lambda path: _parts(path, tables.of_kind(figures, "histories", "parts")),
+    }
+    for name in known(figures):
+        drawing[name](folder / f"{name}.png")
 
 
 def _gains(path: Path, figures: Figures) -> Path:

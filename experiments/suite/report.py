@@ -89,10 +89,10 @@ def _section(title: str, text: str, table: tuple[Any, Any], level: int = 2) -> l
     return [f"{'#' * level} {title}\n\n{text}", run_folder.markdown_table(*table)]
 
 
-def sections(folder: Path, content: dict[str, Any]) -> list[str]:
-    """The report's sections; draws the figures they show."""
+def sections(content: dict[str, Any]) -> list[str]:
+    """The report's sections."""
     figures = content["figures"]
-    drawn = pictures.draw(folder, figures)
+    drawn = pictures.known(figures)
     out = []
     if pays := when_it_pays(figures):
         out += [
@@ -184,10 +184,8 @@ def sections(folder: Path, content: dict[str, Any]) -> list[str]:
 
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
-    """Writes report.md and its figures from what results.json holds."""
-    return run_folder.write_report(
-        folder, "The suite", sections(folder, content), content["provenance"]
-    )
+    """Writes report.md from what results.json holds."""
+    return run_folder.write_report(folder, "The suite", sections(content), content["provenance"])
 
 
 def show(content: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def test_a_crash_is_shown_as_one_and_stops_no_other(tmp_path):
     assert content["figures"] == {}
     _, rows = tables.states(content["runs"])
     assert any(row[1] == "worse" and row[2].startswith("CRASHED") for row in rows)
-    text = "\n".join(report.sections(tmp_path, content))
+    text = "\n".join(report.sections(content))
     assert "CRASHED" in text
 
 
