@@ -8,10 +8,12 @@ import dis
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
+
+import tyro
 
 OURS = ("__main__", "experiments", "fade_jax", "paced_jax")
 TRACEBACK = "FADE_JAX_TRACEBACK"
@@ -19,6 +21,19 @@ TRACEBACK = "FADE_JAX_TRACEBACK"
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def one_of(names: Collection[str], *more: str) -> Any:
+    """A command-line option whose choices are those of a table when the line is read.
+
+    So a script that adds a line to the table before it reads its command line offers it as well.
+
+    Args:
+        names: the table; goes into `Annotated[str, one_of(names)]`.
+        *more: choices beside it.
+    """
+    choices: Any = lambda: Literal[(*more, *names)]  # noqa: E731
+    return tyro.conf.arg(constructor_factory=choices)
 
 
 def run(main: Callable[[T], R], parse: Callable[[], T]) -> R:

@@ -49,7 +49,8 @@ class Config:
     path: Path | None = None
     """File of the benchmark, <name>/test.jsonl as Qwen2.5-Math's evaluation publishes it."""
     prompts: Path | None = None
-    """File or folder of your own prompts, instead of a benchmark; see `fade_jax.load_pool`."""
+    """File or folder of your own prompts, instead of a benchmark; see
+    `fade_jax.pool_files.load_pool`."""
     prompt_column: str = "prompt"
     """Column of the prompts."""
     answer_column: str = "answer"

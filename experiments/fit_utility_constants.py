@@ -27,6 +27,12 @@ from scipy.special import erf, expit
 
 from experiments import command_line
 
+_MEANING = {
+    "WEIGHTS": "[G][k], weight of each normal CDF; those of a row sum to 1.",
+    "CENTRES": "[G][k], where each normal CDF is one half, logits.",
+    "SCALES": "[G][k], standard deviation of each, logits.",
+}
+
 # Where the fit of G = 8 starts.
 _START_WEIGHTS = (0.46, 0.41, 0.13)
 _START_CENTRES = (2.83, 1.73, 4.38)
@@ -223,9 +229,8 @@ Largest error of U_G over |mean| <= {config.max_mean:g}, var <= {config.max_sd**
 """
 '''
     for name, rows in tables.items():
-        text += "\n".join(
-            ["", f"{name}: tuple[tuple[float, float, float], ...] = (", *rows, ")", ""]
-        )
+        head = f"{name}: tuple[tuple[float, float, float], ...] = ("
+        text += "\n".join(["", head, *rows, ")", f'"""{_MEANING[name]}"""', ""])
     return text
 
 

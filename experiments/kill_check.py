@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -25,7 +25,7 @@ from experiments import command_line, run_folder
 from experiments.run_equality import differences
 from experiments.run_log import count_lines
 from paced_jax.checkpoint import steps_of
-from paced_jax.schedulers import SchedulerName
+from paced_jax.schedulers import PRESETS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Config:
 
     kills: int = 20
     """In all, shared evenly by the schedulers."""
-    schedulers: tuple[SchedulerName, ...] = ("paced", "fade")
+    schedulers: tuple[Annotated[str, command_line.one_of(PRESETS)], ...] = ("paced", "fade")
     """paced has V, its optimiser and replay in its state, fade a filter over all prompts."""
     iterations: int = 160
     """Of each run; a run that ends before it has been killed often enough is begun again."""

@@ -16,7 +16,7 @@ The files say so themselves, under `command` in their meta.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -25,7 +25,7 @@ from experiments import command_line, live_run, run_folder, run_identity
 from experiments.train import training_part
 from fade_jax import calibration, histories, recording
 from fade_jax.histories import History
-from paced_jax.schedulers import SchedulerName
+from paced_jax.schedulers import PRESETS
 from paced_jax.tasks.skill_pool import build_pool
 from paced_jax.tasks.tokens import SKILLS
 from paced_jax.training import TrainConfig
@@ -35,7 +35,7 @@ from paced_jax.training import TrainConfig
 class Config(TrainConfig):
     """A training run on the skill tasks, kept as a history."""
 
-    scheduler: SchedulerName = "uniform"
+    scheduler: Annotated[str, command_line.one_of(PRESETS)] = "uniform"
     """Which prompts are trained on."""
     run: Path | None = None
     """Folder of a finished run (with groups.npz) to convert, instead of a new one."""
@@ -53,6 +53,10 @@ class Config(TrainConfig):
         super().__post_init__()
         if self.scheduler == "own":
             raise ValueError("scheduler: 'own' is for Python, see `training.prepare`")
+        if self.task_name != "digits":
+            raise ValueError(
+                f"task: histories are recorded of digit skills, not of {self.task_name!r}"
+            )
         if self.run is None:
             return
         if not (self.run / "groups.npz").exists():

@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -33,11 +33,13 @@ import tyro
 
 from experiments import command_line, live_run, run_folder, run_identity
 from experiments.settings import SMOLLM2
-from paced_jax import piece_timings
+from paced_jax import piece_timings, schedulers
+from paced_jax.objectives import OBJECTIVES
 from paced_jax.policy import language_model
 from paced_jax.policy.base_policies import known_policies, save_base_policy
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.language_model import is_language_model
+from paced_jax.tasks.named import TASKS
 from paced_jax.training import Ground, Run, TrainConfig, prepare, rollouts_of
 
 
@@ -45,6 +47,13 @@ from paced_jax.training import Ground, Run, TrainConfig, prepare, rollouts_of
 class Config(TrainConfig):
     """A training run."""
 
+    scheduler: Annotated[str, command_line.one_of(schedulers.PRESETS)] = "paced"
+    """Which prompts are trained on."""
+    objective: Annotated[str, command_line.one_of(OBJECTIVES)] = "paced"
+    """The loss."""
+    task: Annotated[str, command_line.one_of(TASKS, "auto")] = "auto"
+    """What the policy is asked; auto: digits for the shipped policies, and for a language model
+    `prompts`, or arithmetic where there are none."""
     out: Path | None = None
     """Folder to write to; runs/train/<time> if not given."""
     resume: Path | None = None

@@ -53,7 +53,11 @@ class State(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Everything fixed during a run: loadings, hyperparameters and the exchangeable parts."""
+    """Everything fixed during a run: loadings, hyperparameters and the exchangeable parts.
+
+    Attributes:
+        loadings, hyper, rule, dynamics, shrinkage, form: as `build` takes them.
+    """
 
     loadings: PoolLoadings
     hyper: Hyperparameters
@@ -89,7 +93,11 @@ def predict(model: Model, state: State, elapsed: Elapsed) -> State:
 
 
 class Step(NamedTuple):
-    """A belief after one Gaussian step: the ability, the batch's intercepts, the batch's logits."""
+    """A belief after one Gaussian step.
+
+    Attributes:
+        ability, intercept, logits: moments [D], and [B] and [B] of the batch's prompts.
+    """
 
     ability: Gaussian
     intercept: Estimate
@@ -322,10 +330,8 @@ def _logits(along: Estimate, intercept: Estimate) -> Estimate:
 
 def _intercepts_of(model: Model, state: State, prompt_ids: Int[Array, " B"]) -> Estimate:
     """Intercepts of some prompts, aged to now."""
-    gathered = jax.tree.map(
-        lambda x: x.at[prompt_ids].get(mode="clip"), (state.intercept, state.last_visit)
-    )
-    intercept, last_visit = gathered
+    held = state.intercept, state.last_visit
+    intercept, last_visit = jax.tree.map(lambda x: x.at[prompt_ids].get(mode="clip"), held)
     return model.shrinkage.age(model.hyper, intercept, state.clock - last_visit)
 
 
@@ -344,12 +350,10 @@ def _over_pool(
 
     def padded() -> Float[Array, " P"]:
         root = scale[:, None] * jnp.linalg.cholesky(state.ability.cov)
-        intercept = model.shrinkage.age(
-            model.hyper, state.intercept, state.clock - state.last_visit
-        )
-        along = Estimate(
-            linear(model.loadings, scale * state.ability.mean), quadratic(model.loadings, root)
-        )
+        gap = state.clock - state.last_visit
+        intercept = model.shrinkage.age(model.hyper, state.intercept, gap)
+        mean = linear(model.loadings, scale * state.ability.mean)
+        along = Estimate(mean, quadratic(model.loadings, root))
         return split(function(_logits(along, intercept)))
 
     if few:
@@ -389,9 +393,8 @@ def _draw(model: Model, key: Key[Array, ""], state: State) -> Float[Array, " N"]
     ability_key, intercept_key = jax.random.split(key)
     root = jnp.linalg.cholesky(state.ability.cov)
     noise = jax.random.normal(ability_key, state.ability.mean.shape, root.dtype)
-    drawn = state._replace(
-        ability=Gaussian(state.ability.mean + root @ noise, jnp.zeros_like(root))
-    )
+    ability = Gaussian(state.ability.mean + root @ noise, jnp.zeros_like(root))
+    drawn = state._replace(ability=ability)
     intercept = intercepts(model, state)
     shocks = jax.random.normal(intercept_key, intercept.mean.shape, root.dtype)
     return jax.nn.sigmoid(predictive(model, drawn).mean - jnp.sqrt(intercept.var) * shocks)

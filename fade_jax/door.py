@@ -15,6 +15,7 @@ from jaxtyping import Array, Int
 from fade_jax.types import Observation
 
 Column: TypeAlias = Sequence[Any] | np.ndarray | Array
+"""A column of numbers, as whoever observes has it."""
 
 
 def check_observation(

@@ -17,6 +17,7 @@ from fade_jax import outcomes
 from fade_jax.types import Observation, Selection, Selector
 
 NONE, TOTAL, SIZE, PROMPT, TWICE, ORDER, VERDICT, LEARN = range(8)
+"""Kinds of faults, see `Fault.kind`; NONE while all is well."""
 
 
 class Fault(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 ScalarLike = float | Float[Array, ""]
+"""A number, or an array or tracer that holds one."""
 
 
 @jax.tree_util.register_dataclass

@@ -37,7 +37,15 @@ class State(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The fixed parts; `design` [N, L] holds `[1, loading_i, -e_i]`."""
+    """The fixed parts.
+
+    Attributes:
+        design: [N, L], rows `[1, loading_i, -e_i]`.
+        hyper: priors and drift rates.
+        rule: how counts become Gaussian sites.
+        dynamics: how the ability drifts.
+        form: how the Gaussian step is solved.
+    """
 
     design: Float[Array, "N L"]
     hyper: Hyperparameters

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 from fade_jax.types import Estimate
 
 Form = Literal["cholesky", "woodbury", "qr"]
+"""How the step is solved, see the table above."""
 
 
 class Gaussian(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int32, Shaped
 
 SPLITS = ("train", "validation", "test")
+"""Names of the parts of a pool, in the order of their shares."""
 
 _KEY_DIGITS = 16  # 64 bits: a clash among 10^6 prompts has probability 3e-8
 # Characters whose compatibility folding would change a formula: 10² is not 102, ½ is not 1⁄2.

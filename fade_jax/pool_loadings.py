@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 ALIGNMENT = 128
+"""Pools are padded to a multiple of it."""
 
 
 @jax.tree_util.register_dataclass

@@ -29,6 +29,7 @@ from jaxtyping import Array, Float
 from fade_jax.pool_loadings import ALIGNMENT, PoolLoadings, padded_size
 
 AXIS = "prompts"
+"""Name of the mesh axis that prompts are split over."""
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:

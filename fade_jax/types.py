@@ -208,6 +208,7 @@ class Selector(NamedTuple):
 
 
 AdmitName: TypeAlias = Literal["all", "drop_degenerate", "best_of"]
+"""Rules of an `Admission`."""
 
 
 class Admission(NamedTuple):

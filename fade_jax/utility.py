@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int, Real
 from fade_jax.utility_constants import CENTRES, SCALES, WEIGHTS
 
 MAX_GROUP_SIZE = 64
+"""The largest group the closed forms have constants for."""
 
 
 def check_group_size(group_size: Any) -> int:

@@ -74,6 +74,7 @@ WEIGHTS: tuple[tuple[float, float, float], ...] = (
     (0.3504944, 0.48550862, 0.16399698),
     (0.351965, 0.48444694, 0.16358805),
 )
+"""[G][k], weight of each normal CDF; those of a row sum to 1."""
 
 CENTRES: tuple[tuple[float, float, float], ...] = (
     (0.0, 0.0, 0.0),
@@ -142,6 +143,7 @@ CENTRES: tuple[tuple[float, float, float], ...] = (
     (3.7699206, 4.8225565, 6.3672624),
     (3.7866476, 4.8410177, 6.3869405),
 )
+"""[G][k], where each normal CDF is one half, logits."""
 
 SCALES: tuple[tuple[float, float, float], ...] = (
     (1.1014466, 1.7308339, 2.7471108),
@@ -210,3 +212,4 @@ SCALES: tuple[tuple[float, float, float], ...] = (
     (0.60887295, 0.8790635, 1.4515327),
     (0.60929316, 0.87822556, 1.4499428),
 )
+"""[G][k], standard deviation of each, logits."""

@@ -32,6 +32,7 @@ from fade_jax.hyperparameters import Hyperparameters, ScalarLike
 from fade_jax.types import Estimate
 
 Keys = Sequence[str] | Shaped[np.ndarray, " N"]
+"""Content keys [N] of prompts."""
 
 
 def init(model: Model, intercepts: Estimate) -> State:

@@ -13,11 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from paced_jax import off_policy, partition
 from paced_jax.objectives import (
+    Objective,
     PolicyGradient,
-    TrajectoryBalance,
+    RowLoss,
     policy_gradient,
+    row_loss,
     trajectory_balance,
 )
+from paced_jax.objectives.named import by_actions, reads_reference
 from paced_jax.objectives.reductions import first_nonfinite, live_rows, weighted_mean
 from paced_jax.policy.decoder import GraphDef, Params
 from paced_jax.policy.forward import ActionStats, sequence_log_probs
@@ -85,13 +88,6 @@ def teacher_force(
     )
 
 
-def reads_reference(objective: TrajectoryBalance | PolicyGradient) -> bool:
-    """Whether the loss needs a fixed reference policy."""
-    if isinstance(objective, PolicyGradient):
-        return objective.kl != "none"
-    return objective.anchor == "ref"
-
-
 class _Of(NamedTuple):
     """What the loss of a batch says beside its gradient."""
 
@@ -108,7 +104,7 @@ def batch_loss(
     *,
     setup: Any,
     graphdef: GraphDef,
-    objective: TrajectoryBalance | PolicyGradient,
+    objective: Objective,
     correction: off_policy.Correction,
     version: Int[Array, ""],
     num_groups: int,
@@ -155,6 +151,20 @@ def batch_loss(
         )
         clipped = metrics.clipped_low + metrics.clipped_high
         of_loss = (none, metrics.ratio_clamped, none, clipped)
+    elif isinstance(objective, RowLoss):
+        loss, metrics = row_loss(
+            objective,
+            stats.log_probs,
+            old,
+            value,
+            batch.rewards,
+            action_mask=batch.action_mask,
+            group=batch.group,
+            num_groups=num_groups,
+            reference_log_probs=reference,
+            weight=batch.weight,
+        )
+        of_loss = (none, none, none, none)
     else:
         loss, metrics = trajectory_balance(
             objective,
@@ -189,7 +199,7 @@ def accumulated(
     batch: TrainBatch,
     old: Float[Array, "n b T"] | None,
     *,
-    objective: TrajectoryBalance | PolicyGradient,
+    objective: Objective,
     **problem: Any,
 ) -> Pull:
     """The same gradient, summed over micro-batches: memory is that of one of them.
@@ -230,12 +240,7 @@ def _scaled_loss(share, params, batch, old, **problem):
     return share * loss, of
 
 
-def by_actions(objective: TrajectoryBalance | PolicyGradient) -> bool:
-    """Whether the loss is a mean over actions, not over rows."""
-    return isinstance(objective, PolicyGradient) and objective.aggregation == "token_mean"
-
-
-def pool(figures: Figures, objective: TrajectoryBalance | PolicyGradient) -> Figures:
+def pool(figures: Figures, objective: Objective) -> Figures:
     """Figures of the whole from those of its parts, [n]."""
     of_rows, of_actions = _shares(figures.rows), _shares(figures.actions)
     tokens = isinstance(objective, PolicyGradient)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from fade_jax.driver import LearnReport
 from paced_jax import off_policy
 from paced_jax.minibatches import deal
-from paced_jax.objectives import PolicyGradient, TrajectoryBalance
+from paced_jax.objectives import Objective, TrajectoryBalance
 from paced_jax.objectives.policy_gradient import LOG_RATIO_BOUND
 from paced_jax.objectives.reductions import (
     live_rows,
@@ -43,7 +43,7 @@ class LearnOptions:
         accumulate: parts a step's gradient is summed over, so that memory is that of one.
     """
 
-    objective: TrajectoryBalance | PolicyGradient
+    objective: Objective
     correction: off_policy.Correction = "current_anchor"
     clip_norm: float = 1.0
     measure_kl: bool = True

@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from paced_jax.objectives.policy_gradient import PolicyGradient
-from paced_jax.objectives.trajectory_balance import TrajectoryBalance
+from paced_jax.objectives import Objective, PolicyGradient, RowLoss
 from paced_jax.types import TrainBatch
 
 Correction: TypeAlias = Literal["none", "current_anchor", "behaviour_anchor"]
@@ -27,7 +26,7 @@ Correction: TypeAlias = Literal["none", "current_anchor", "behaviour_anchor"]
 """
 
 
-def check_objective(objective: TrajectoryBalance | PolicyGradient) -> None:
+def check_objective(objective: Objective) -> None:
     """Refuses losses that mean nothing on replayed rows. Call it where pieces are put together.
 
     Replayed rows are kept one by one, without the other responses of their group.
@@ -42,6 +41,10 @@ def check_objective(objective: TrajectoryBalance | PolicyGradient) -> None:
         raise ValueError(
             f"advantage: {objective.advantage!r} needs whole groups, replay keeps single successes"
         )
+    if isinstance(objective, RowLoss):
+        if objective.by_group:
+            raise ValueError("by_group: True needs whole groups, replay keeps single successes")
+        return
     for name, switch in (("reward", objective.reward), ("partition", objective.partition)):
         if switch in ("group_normalised", "group_mean"):
             raise ValueError(

@@ -17,6 +17,7 @@ from fade_jax.driver import RunState
 from paced_jax.training import Run
 
 PIECES = ("choose", "sample", "verify", "admit", "learn", "record")
+"""The pieces of an iteration, in order."""
 
 
 def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, float]:

@@ -3,6 +3,7 @@
 Shapes: `N` prompts in the pool, `E` features of an embedding, `K` skills of a loading.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
@@ -18,19 +19,6 @@ from fade_jax.types import Scheduler
 from paced_jax import paced_tracker, partition
 from paced_jax.types import check_choice
 
-PerPromptName: TypeAlias = Literal[
-    "uniform", "mopps", "mapp", "dps", "kgps", "greso", "adarft", "cdas", "dapo", "lilo"
-]
-FadeName: TypeAlias = Literal["fade", "fade_pg", "fade_k0"]
-SchedulerName: TypeAlias = Literal[PerPromptName, FadeName, "paced", "oracle", "own"]
-"""The presets of `fade_jax.presets`; `own` is given to `training.prepare`. `paced` reads the
-trainer's V. `oracle` is told the true pass
-rate of every skill and length between chunks, by rollouts that are not charged, and draws prompts
-in proportion to P(informative): the best of them alone would all be of one skill and length."""
-
-RANDOM = ("uniform", "dapo", "lilo")
-"""Those that choose at random: a share of exploration would change nothing."""
-
 FadeSelector: TypeAlias = Literal["top_m", "weighted", "thompson"]
 """How FADE chooses by P(informative), see `presets.fade`."""
 
@@ -45,7 +33,12 @@ LoadingsName: TypeAlias = Literal["embeddings", "skill", "skill_length", "shuffl
 
 
 class LiveScheduler(NamedTuple):
-    """A scheduler, and whether its tracker reads the learner's V."""
+    """A scheduler, and whether its tracker reads the learner's V.
+
+    Attributes:
+        scheduler: tracker, selector, and which groups it lets train.
+        reads_learner: whether the tracker's state is a copy of the learner's V, after every step.
+    """
 
     scheduler: Scheduler
     reads_learner: bool
@@ -95,8 +88,99 @@ def live_hyperparameters(num_skills: int) -> hyperparameters.Hyperparameters:
     return hyperparameters.default(num_skills, ability_drift=0.1)
 
 
+class Preset(NamedTuple):
+    """A scheduler that a run can name.
+
+    Attributes:
+        build: `(setup, *, budget, group_size, **options) -> Scheduler`, called in compiled code;
+            `setup` is a `pieces.Setup`, whose embeddings [N, E] say how many prompts there are.
+        options: which of exploration, epochs, fade_selector, target and hyper it takes, see `make`.
+        reads_loadings: whether it needs `setup.loadings`.
+        reads_learner: whether its tracker's state is a copy of the learner's V.
+    """
+
+    build: Callable[..., Scheduler]
+    options: tuple[str, ...] = ()
+    reads_loadings: bool = False
+    reads_learner: bool = False
+
+
+def of_pool(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
+    """Makes of a preset that needs only the number of prompts what `Preset.build` is.
+
+    Args:
+        preset: `(num_prompts, *, budget, group_size, **options) -> Scheduler`.
+    """
+
+    def build(setup: Any, **plan: Any) -> Scheduler:
+        return preset(setup.embeddings.shape[0], **plan)
+
+    return build
+
+
+def _fade(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
+    def build(
+        setup: Any,
+        *,
+        hyper: hyperparameters.Hyperparameters | None = None,
+        fade_selector: FadeSelector = "top_m",
+        **plan: Any,
+    ) -> Scheduler:
+        given = setup.embeddings.shape[0] if preset is presets.fade_k0 else setup.loadings
+        hyper = live_hyperparameters(_num_skills(given)) if hyper is None else hyper
+        return preset(given, hyper, selector=fade_selector, **plan)
+
+    return build
+
+
+def _paced(setup: Any, *, target: float = 0.5, **plan: Any) -> Scheduler:
+    num_prompts, num_features = setup.embeddings.shape
+    # The driver replaces this copy by the learner's V before the first choice.
+    head = partition.init(jax.random.key(0), num_features)
+    tracker = paced_tracker.build(setup.embeddings, head)
+    return presets.paced(tracker, target, num_prompts=num_prompts, **plan)
+
+
+def _oracle(setup: Any, *, exploration: float = 0.0, **plan: Any) -> Scheduler:
+    num_prompts = setup.embeddings.shape[0]
+    tracker = oracle.build(jnp.full(num_prompts, 0.5))
+    selector = weighted.build(tracker, num_prompts=num_prompts, exploration=exploration, **plan)
+    return Scheduler(tracker, selector)
+
+
+_EXPLORES = ("exploration",)
+_FADE = ("exploration", "fade_selector", "hyper")
+
+PRESETS: dict[str, Preset] = {
+    # Those that choose at random take no exploration: a share of it would change nothing.
+    "uniform": Preset(of_pool(presets.uniform), ("epochs",)),
+    "mopps": Preset(of_pool(presets.mopps), _EXPLORES),
+    "mapp": Preset(of_pool(presets.mapp), _EXPLORES),
+    "dps": Preset(of_pool(presets.dps), _EXPLORES),
+    "kgps": Preset(of_pool(presets.kgps), _EXPLORES),
+    "greso": Preset(of_pool(presets.greso), _EXPLORES),
+    "adarft": Preset(of_pool(presets.adarft), _EXPLORES),
+    "cdas": Preset(of_pool(presets.cdas), _EXPLORES),
+    "dapo": Preset(of_pool(presets.dapo)),
+    "lilo": Preset(of_pool(presets.lilo)),
+    "fade": Preset(_fade(presets.fade), _FADE, reads_loadings=True),
+    "fade_pg": Preset(_fade(presets.fade_pg), _FADE, reads_loadings=True),
+    "fade_k0": Preset(_fade(presets.fade_k0), _FADE),
+    "paced": Preset(_paced, ("exploration", "target"), reads_learner=True),
+    "oracle": Preset(_oracle, _EXPLORES),
+}
+"""By the name that `TrainConfig.scheduler` and `--scheduler` take; a line here adds one.
+
+`paced` reads the trainer's V. `oracle` is told the true pass rate of every skill and length between
+chunks, by rollouts that are not charged, and draws prompts in proportion to P(informative): the
+best of them alone would all be of one skill and length."""
+
+OWN = "own"
+"""Names a scheduler that is given to `training.prepare`, without a line in `PRESETS`."""
+
+
 def make(
-    name: SchedulerName,
+    name: str,
     setup: Any,
     *,
     budget: int,
@@ -126,31 +210,16 @@ def make(
     Raises:
         ValueError: an unknown name, or a bad size.
     """
-    check_choice("scheduler", name, get_args(SchedulerName))
-    if name == "own":
+    check_choice("scheduler", name, (*PRESETS, OWN))
+    if name == OWN:
         raise ValueError("scheduler: 'own' is built by its owner, see `training.prepare`")
-    num_prompts, num_features = setup.embeddings.shape
-    plan: dict[str, Any] = {"budget": budget, "group_size": group_size}
-    if exploration is not None and name not in RANDOM:
-        plan["exploration"] = exploration
-    if name == "uniform":
-        plan["epochs"] = epochs
-    if name in get_args(PerPromptName):
-        return LiveScheduler(getattr(presets, name)(num_prompts, **plan), False)
-    if name in get_args(FadeName):
-        given = num_prompts if name == "fade_k0" else setup.loadings
-        hyper = live_hyperparameters(_num_skills(given)) if hyper is None else hyper
-        build = getattr(presets, name)
-        return LiveScheduler(build(given, hyper, selector=fade_selector, **plan), False)
-    if name == "oracle":
-        tracker = oracle.build(jnp.full(num_prompts, 0.5))
-        plan = {"exploration": 0.0} | plan
-        selector = weighted.build(tracker, num_prompts=num_prompts, **plan)
-        return LiveScheduler(Scheduler(tracker, selector), False)
-    # The driver replaces this copy by the learner's V before the first choice.
-    head = partition.init(jax.random.key(0), num_features)
-    tracker = paced_tracker.build(setup.embeddings, head)
-    return LiveScheduler(presets.paced(tracker, target, num_prompts=num_prompts, **plan), True)
+    preset = PRESETS[name]
+    given = {"fade_selector": fade_selector, "hyper": hyper, "target": target, "epochs": epochs}
+    if exploration is not None:
+        given["exploration"] = exploration
+    options = {option: given[option] for option in preset.options if option in given}
+    scheduler = preset.build(setup, budget=budget, group_size=group_size, **options)
+    return LiveScheduler(scheduler, preset.reads_learner)
 
 
 def _num_skills(given: Any) -> int:

@@ -3,26 +3,17 @@
 import dataclasses
 from typing import Literal
 
+from fade_jax.types import Scheduler
 from fade_jax.utility import check_group_size
 from paced_jax import off_policy, schedulers
 from paced_jax.host_judge import VerifierName
-from paced_jax.objectives import (
-    PolicyGradient,
-    TrajectoryBalance,
-    dapo,
-    dr_grpo,
-    flowrl,
-    gflowrl,
-    grpo,
-    paced,
-    rloo,
-    vargrad,
-)
+from paced_jax.objectives import OBJECTIVES, LossOptions, Objective, TrajectoryBalance
+from paced_jax.objectives.named import teaches_pass_rate, trains_value
 from paced_jax.policy.base_policies import known_policies
 from paced_jax.policy.language_model import is_language_model
-from paced_jax.types import check_switches
+from paced_jax.tasks.named import TASKS
+from paced_jax.types import check_choice, check_switches
 
-ObjectiveName = Literal["paced", "flowrl", "vargrad", "gflowrl", "grpo", "dapo", "dr_grpo", "rloo"]
 TEXT_OPTIONS = (
     "prompt_column",
     "answer_column",
@@ -35,23 +26,25 @@ TEXT_OPTIONS = (
 )
 """Options that say something about `prompts` alone."""
 
-BALANCE = {"paced": paced, "flowrl": flowrl, "vargrad": vargrad, "gflowrl": gflowrl}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A training run."""
 
-    scheduler: schedulers.SchedulerName = "paced"
-    """Which prompts are trained on; "own" is for Python, see `training.prepare`."""
-    objective: ObjectiveName = "paced"
-    """The loss."""
+    scheduler: str = "paced"
+    """Which prompts are trained on: a name in `schedulers.PRESETS`; or "own", see
+    `training.prepare`."""
+    objective: str = "paced"
+    """The loss: a name in `objectives.OBJECTIVES`."""
     policy: str = "tiny"
     """Policy to start from: tiny or base, shipped and asked about digits; or a language model:
     smollm2, of 135 million parameters, a model directory of the Llama or Qwen2 family, or a .gguf
     file. It is asked `prompts`, or to calculate."""
+    task: str = "auto"
+    """What it is asked: a name in `tasks.named.TASKS`; "auto" is digits for the shipped policies,
+    and for a language model `prompts`, or arithmetic where there are none."""
     prompts: str = ""
-    """File or folder of prompts for a language model, see `fade_jax.load_pool`."""
+    """File or folder of prompts for a language model, see `fade_jax.pool_files.load_pool`."""
     prompt_column: str = "prompt"
     """Column of the prompts."""
     answer_column: str = "answer"
@@ -133,6 +126,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuses impossible values, naming the field."""
         check_switches(self)
+        check_choice("scheduler", self.scheduler, (*schedulers.PRESETS, schedulers.OWN))
+        check_choice("objective", self.objective, tuple(OBJECTIVES))
+        check_choice("task", self.task, ("auto", *TASKS))
         positive = ("iterations", "num_prompts", "chunk", "num_train", "num_skills", "clip_norm")
         positive += ("max_prompt_tokens", "max_tokens", "num_held_out")
         positive += ("minibatches", "accumulate", "buckets")
@@ -164,7 +160,7 @@ class TrainConfig:
                 f"policy: must be one of {known_policies()}, 'smollm2', or a model directory or"
                 f" .gguf file that is there, got {self.policy!r}"
             )
-        if not shipped and self.scheduler == "oracle":
+        if self.task_name != "digits" and self.scheduler == "oracle":
             raise ValueError("scheduler: 'oracle' is told the true rates of digit skills alone")
         if self.prompts and shipped:
             raise ValueError(f"prompts: {self.policy!r} reads no text; take a language model")
@@ -183,19 +179,22 @@ class TrainConfig:
             )
         if self.beta is not None and not self.beta > 0:
             raise ValueError(f"beta must be positive, got {self.beta}")
-        if self.scheduler == "paced" and self.objective != "paced":
+        objective = make_objective(self, 1)
+        preset = schedulers.PRESETS.get(self.scheduler)
+        if preset is not None and preset.reads_learner and not teaches_pass_rate(objective):
             raise ValueError(
-                "scheduler: 'paced' reads V as the pass rate, which only the objective 'paced'"
-                f" teaches it; got the objective {self.objective!r}"
+                f"scheduler: {self.scheduler!r} reads V as the pass rate, which the objective"
+                f" {self.objective!r} doesn't teach it; 'paced' does"
             )
         for name in ("overlong_buffer", "mask_overlong"):
-            if getattr(self, name) and self.objective == "paced":
+            if getattr(self, name) and teaches_pass_rate(objective):
                 raise ValueError(
-                    f"{name}: got {getattr(self, name)!r}, but the objective 'paced' teaches V the"
-                    " pass rate, from rewards of 0 and 1 of every response"
+                    f"{name}: got {getattr(self, name)!r}, but the objective"
+                    f" {self.objective!r} teaches V the pass rate, from rewards of 0 and 1 of every"
+                    " response"
                 )
         if self.uses_replay:
-            off_policy.check_objective(make_objective(self, 1))
+            off_policy.check_objective(objective)
         defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
         for name, works in self._effects().items():
             if not works and getattr(self, name) != defaults[name]:
@@ -208,20 +207,32 @@ class TrainConfig:
 
     def _effects(self) -> dict[str, bool]:
         """Whether each option that is not always used is used here."""
-        fade = self.scheduler in ("fade", "fade_pg")
+        objective = make_objective(self, 1)
+        own = schedulers.Preset(Scheduler)  # takes none of the options
+        preset = schedulers.PRESETS.get(self.scheduler, own)
+        embedded = self.loadings in ("embeddings", "shuffled")
         return {
             **dict.fromkeys(TEXT_OPTIONS, bool(self.prompts)),
-            "loadings": fade,
-            "num_skills": fade and self.loadings in ("embeddings", "shuffled"),
-            "fade_selector": fade or self.scheduler == "fade_k0",
-            "target": self.scheduler == "paced",
-            "exploration": self.scheduler not in (*schedulers.RANDOM, "own"),
-            "epochs": self.scheduler == "uniform",
-            "beta": self.objective in BALANCE,
-            "partition_learning_rate": self.objective in ("paced", "flowrl"),
+            "loadings": preset.reads_loadings,
+            "num_skills": preset.reads_loadings and embedded,
+            "fade_selector": "fade_selector" in preset.options,
+            "target": "target" in preset.options,
+            "exploration": "exploration" in preset.options,
+            "epochs": "epochs" in preset.options,
+            "beta": isinstance(objective, TrajectoryBalance),
+            "partition_learning_rate": trains_value(objective),
             "replay_partition": self.uses_replay,
             "correction": self.uses_replay,
         }
+
+    @property
+    def task_name(self) -> str:
+        """The task that "auto" stands for, or the one that is named."""
+        if self.task != "auto":
+            return self.task
+        if self.policy in known_policies():
+            return "digits"
+        return "prompts" if self.prompts else "arithmetic"
 
     @property
     def uses_replay(self) -> bool:
@@ -234,11 +245,11 @@ class TrainConfig:
         return self.num_prompts * self.group_size
 
 
-def make_objective(config: TrainConfig, max_tokens: int) -> TrajectoryBalance | PolicyGradient:
-    """The named loss, with the configured beta."""
-    if config.objective in BALANCE:
-        setting = BALANCE[config.objective]
-        return setting() if config.beta is None else setting(config.beta)
-    if config.objective == "dr_grpo":
-        return dr_grpo(float(max_tokens))
-    return {"grpo": grpo, "dapo": dapo, "rloo": rloo}[config.objective]()
+def make_objective(config: TrainConfig, max_tokens: int) -> Objective:
+    """The named loss, with the configured beta.
+
+    Args:
+        config: of the run.
+        max_tokens: T, longest response.
+    """
+    return OBJECTIVES[config.objective](LossOptions(config.beta, max_tokens))

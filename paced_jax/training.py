@@ -16,9 +16,9 @@ from fade_jax import driver
 from fade_jax.driver import Pieces, RunState
 from fade_jax.types import Admission, Scheduler, check_admission
 from paced_jax import admit, buckets, optimizers, overlong, partition, pieces, replay, schedulers
-from paced_jax.gradients import reads_reference
 from paced_jax.ground import GROUND_OPTIONS, Ground, prepare_ground
 from paced_jax.learning import LearnOptions
+from paced_jax.objectives.named import reads_reference
 from paced_jax.pieces import Setup, verify_skills
 from paced_jax.policy.base_policies import BasePolicy
 from paced_jax.schedulers import LiveScheduler
@@ -132,7 +132,8 @@ def prepare(
         config: of the run.
         ground: shared by several runs of one comparison; made if not given.
         scheduler: `(setup) -> Scheduler` of your own, built inside compiled code; goes with
-            `config.scheduler = "own"`. Its tracker has one belief a training prompt, its budget is
+            `config.scheduler = "own"`; one that has a line in `schedulers.PRESETS` needs none.
+            Its tracker has one belief a training prompt, its budget is
             `config.budget`. A LiveScheduler where the tracker reads the learner's V.
 
     Returns:
@@ -157,6 +158,11 @@ def prepare(
     base, train = ground.base, ground.pools.train
     task = ground.task
     max_tokens = task.max_tokens or train.answer_tokens.shape[1]
+    if task.judge is not None and (config.chunk != 1 or config.buckets != 1):
+        raise ValueError(
+            f"chunk and buckets must be 1 where the host judges, as in the task {task.name!r}, got"
+            f" {config.chunk} and {config.buckets}"
+        )
     if config.overlong_buffer > max_tokens:
         raise ValueError(
             f"overlong_buffer must be at most the longest response = {max_tokens}, got"
@@ -170,8 +176,9 @@ def prepare(
         policy_weight_decay=config.weight_decay,
         clip_norm=config.clip_norm,
     )
+    preset = schedulers.PRESETS.get(config.scheduler)
     loadings: Any = ()
-    if config.scheduler in ("fade", "fade_pg") or scheduler is not None:
+    if preset is None or preset.reads_loadings:
         loadings = jnp.asarray(
             schedulers.prompt_loadings(
                 config.loadings,

@@ -70,7 +70,7 @@ def readme_blocks():
 
 
 def slow_if_it_trains(index):
-    trains = "TrainConfig" in readme_blocks()[index] or "set_mesh" in readme_blocks()[index]
+    trains = re.search("TrainConfig|train.main|set_mesh", readme_blocks()[index])
     return pytest.param(index, marks=pytest.mark.slow if trains else ())
 
 

@@ -22,6 +22,7 @@ from fade_jax.shrinkage import Shrinkage, bayes
 from fade_jax.types import Scheduler, Selector
 
 FadeSelector = Literal["top_m", "weighted", "thompson"]
+"""How FADE chooses by P(informative): the largest, in proportion, or by a draw of its belief."""
 
 
 def fade(

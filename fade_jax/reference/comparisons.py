@@ -24,6 +24,7 @@ from fade_jax.trackers import logit_kalman
 from fade_jax.types import Observation
 
 Kind = Literal["known", "factored", "joint"]
+"""Which difficulties are known, and what the filter forgets."""
 
 
 class Runs(NamedTuple):

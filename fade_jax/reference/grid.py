@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 ArrayLike = Float[np.ndarray, "..."] | float | int
+"""Numbers of any shape, in float64 on the host."""
 
 
 class LogitPosterior(NamedTuple):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 from fade_jax.reference.monte_carlo import split_r_hat
 
 Numbers = Float[Array, "..."] | Float[np.ndarray, "..."]
+"""Arrays of either library."""
 
 
 class SamplingError(RuntimeError):

@@ -21,6 +21,7 @@ from fade_jax.selectors.memoryless import init, observe
 from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Gap = Callable[[State], Float[Array, " N"]]
+"""`(tracker_state) -> [N]`, ability minus difficulty."""
 
 
 def two_sided(

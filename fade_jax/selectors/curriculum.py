@@ -24,6 +24,7 @@ from fade_jax.types import Observation, SelectInfo, Selection, Selector, Tracker
 from fade_jax.types import State as TrackerState
 
 Difficulty = Callable[[TrackerState], Float[Array, " N"]]
+"""`(tracker_state) -> [N]`, in 0..100."""
 
 
 class State(NamedTuple):

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, Key
 from fade_jax.types import Observation, SelectInfo, Selection, Selector, State
 
 States = tuple[State, ...]
+"""The states of all selectors, used or not."""
 
 
 def init(selectors: Sequence[Selector]) -> States:

@@ -14,7 +14,9 @@ from jaxtyping import Array, Float, Int
 from fade_jax.utility import check_group_size
 
 ScalarLike = float | Float[Array, ""]
+"""A number, or an array or tracer that holds one."""
 Sources = Int[Array, " N"] | Int[np.ndarray, " N"]
+"""[N] int32, where each prompt comes from."""
 
 
 class Options(TypedDict, total=False):

@@ -31,6 +31,7 @@ from fade_jax.types import Observation, SelectInfo, Selection, Selector, Tracker
 from fade_jax.types import State as TrackerState
 
 Rule = Literal["streak", "tracker"]
+"""What is skipped: prompts whose last visits had no variance, or those the tracker calls so."""
 
 
 class State(NamedTuple):

@@ -18,6 +18,7 @@ from fade_jax.selectors.memoryless import init, observe
 from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Rule = Literal["nearest", "informative"]
+"""What ranks drawn pass rates: nearness to a target, or the plug-in P(informative)."""
 
 
 def score(

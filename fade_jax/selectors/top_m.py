@@ -17,6 +17,7 @@ from fade_jax.selectors.memoryless import init, observe
 from fade_jax.types import SelectInfo, Selection, Selector, State, Tracker
 
 Score = Callable[[State], Float[Array, " N"]]
+"""`(tracker_state) -> [N]`, higher is better."""
 
 
 def select(

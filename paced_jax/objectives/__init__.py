@@ -1,5 +1,6 @@
-"""Losses as functions of flat arrays: trajectory balance and clipped policy gradients."""
+"""Losses as functions of flat arrays: trajectory balance, clipped policy gradients, your own."""
 
+from paced_jax.objectives.named import OBJECTIVES, LossOptions, Objective
 from paced_jax.objectives.policy_gradient import (
     PolicyGradient,
     dapo,
@@ -8,6 +9,7 @@ from paced_jax.objectives.policy_gradient import (
     policy_gradient,
     rloo,
 )
+from paced_jax.objectives.row_loss import LossRows, RowLoss, row_loss
 from paced_jax.objectives.trajectory_balance import (
     TrajectoryBalance,
     flowrl,
@@ -18,7 +20,12 @@ from paced_jax.objectives.trajectory_balance import (
 )
 
 __all__ = [
+    "OBJECTIVES",
+    "LossOptions",
+    "LossRows",
+    "Objective",
     "PolicyGradient",
+    "RowLoss",
     "TrajectoryBalance",
     "dapo",
     "dr_grpo",
@@ -28,6 +35,7 @@ __all__ = [
     "paced",
     "policy_gradient",
     "rloo",
+    "row_loss",
     "trajectory_balance",
     "vargrad",
 ]

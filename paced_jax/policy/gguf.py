@@ -16,7 +16,7 @@ FAMILIES = ("llama", "qwen2")
 
 
 def open_file(path: Path) -> Any:
-    """A `gguf.GGUFReader`, which maps the file into memory.
+    """A `GGUFReader` of the package gguf, which maps the file into memory.
 
     Raises:
         ValueError: there is no such file, or it is no GGUF file.

@@ -11,7 +11,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key, UInt32
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
+"""Bits by which threefry's rounds rotate, four rounds in turn."""
 PARITY = np.uint32(0x1BD11BDA)
+"""Threefry's constant of the key schedule."""
 
 
 def threefry(

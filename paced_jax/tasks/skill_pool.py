@@ -7,12 +7,14 @@ for training; the six 10-prompt cells give 2 + 2 + 6. What small cells can't giv
 over the others.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from paced_jax.policy.text import pad
 from paced_jax.tasks.skills import MAX_LENGTH, TWO_OPERANDS, encode
 from paced_jax.tasks.tokens import SKILLS, render
 
@@ -46,11 +48,98 @@ class SkillPool(NamedTuple):
 
 
 class SkillPools(NamedTuple):
-    """Three disjoint pools."""
+    """Three disjoint pools.
+
+    Attributes:
+        train: what is trained on.
+        validation: looked at on the way.
+        test: looked at once, at the end.
+    """
 
     train: SkillPool
     validation: SkillPool
     test: SkillPool
+
+
+class Problem(NamedTuple):
+    """A prompt in tokens, and its only right answer.
+
+    Attributes:
+        prompt: token ids.
+        answer: token ids, the one that ends a response included.
+        text: the prompt in words; tells prompts apart.
+        skill: index into the task's skills.
+        length: >= 1, a measure of size that pass rates are listed by.
+    """
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    text: str
+    skill: int = 0
+    length: int = 1
+
+
+def pools_of(
+    problems: Sequence[Problem], seed: int, *, num_train: int, num_held_out: int = 128
+) -> SkillPools:
+    """Splits problems of a task of your own at random, and pads them to one width.
+
+    Args:
+        problems: distinct by their text.
+        seed: decides the split and the order.
+        num_train: most training prompts.
+        num_held_out: most validation prompts, and most test prompts; a fifth each where there are
+            few.
+
+    Returns:
+        The pools.
+
+    Raises:
+        ValueError: fewer than three problems, or two of the same text, naming it.
+
+    Example:
+        >>> problems = [Problem([1, 5 + i], [5 + i, 2], text=str(i)) for i in range(10)]
+        >>> pools = pools_of(problems, 0, num_train=100)
+        >>> [len(pool.text) for pool in pools], pools.train.prompt_tokens.shape
+        ([6, 2, 2], (6, 2))
+    """
+    if len(problems) < 3:
+        raise ValueError(f"problems: at least 3 are needed, got {len(problems)}")
+    texts = [problem.text for problem in problems]
+    if len(set(texts)) < len(texts):
+        twice = next(text for i, text in enumerate(texts) if text in texts[:i])
+        raise ValueError(f"problems: two have the text {twice!r}")
+    order = np.random.default_rng(seed).permutation(len(problems))
+    held_out = min(num_held_out, max(len(problems) // 5, 1))
+    parts = np.split(order, [held_out, 2 * held_out])
+    validation, test, train = ([problems[i] for i in part] for part in parts)
+    return lay_out([train[:num_train], validation, test])
+
+
+def lay_out(parts: Sequence[Sequence[Problem]]) -> SkillPools:
+    """Pads problems to the longest prompt and the longest answer of all parts.
+
+    Args:
+        parts: training, validation and test.
+    """
+    prompt_width = max(len(problem.prompt) for part in parts for problem in part)
+    answer_width = max(len(problem.answer) for part in parts for problem in part)
+    pools = []
+    for part in parts:
+        tokens, mask = pad([problem.prompt for problem in part], prompt_width)
+        answers, answer_mask = pad([problem.answer for problem in part], answer_width)
+        pools.append(
+            SkillPool(
+                tokens,
+                mask,
+                answers,
+                answer_mask.sum(axis=1, dtype=np.int32),
+                skill=np.array([problem.skill for problem in part], np.int32),
+                length=np.array([problem.length for problem in part], np.int32),
+                text=np.array([problem.text for problem in part]),
+            )
+        )
+    return SkillPools(*pools)
 
 
 def distinct_prompts(max_length: int = MAX_LENGTH) -> Int[np.ndarray, "S W"]:

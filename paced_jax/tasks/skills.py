@@ -27,7 +27,9 @@ MAX_LENGTH = 10
 """W of the shipped pools: 24 prompt slots and 12 answer slots."""
 
 TWO_OPERANDS = ("add", "digitwise_add")
+"""Skills that take two operands."""
 CARRIES = ("add", "successor")
+"""Skills whose answer may have one digit more than the operand."""
 
 
 class Problems(NamedTuple):

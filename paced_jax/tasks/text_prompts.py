@@ -59,7 +59,7 @@ def encode_pools(
     """Tokenises a pool; each prompt is in the split that its content says.
 
     Args:
-        loaded: from `fade_jax.load_pool`, with answers.
+        loaded: from `fade_jax.pool_files.load_pool`, with answers.
         tokenizer: of the model.
         seed: which prompts are taken where there are more, and their order.
         chat: as `prompt_ids`.
@@ -109,7 +109,7 @@ def encode_all(
     """Tokenises every prompt in order, whatever its split, for an evaluation.
 
     Args:
-        loaded: from `fade_jax.load_pool`, with answers.
+        loaded: from `fade_jax.pool_files.load_pool`, with answers.
         tokenizer: of the model.
         chat: as `prompt_ids`.
         max_prompt_tokens: P is the longest prompt.

@@ -8,12 +8,19 @@ import numpy as np
 from jaxtyping import Int
 
 PAD = 0
+"""Fills rows on the right."""
 BOS = 1
+"""Begins a prompt."""
 EOS = 2
+"""Ends an answer."""
 EQUALS = 3
+"""Ends a prompt."""
 SEPARATOR = 4
+"""Stands between two operands."""
 DIGIT_0 = 5
+"""The digit 0; the others follow."""
 FIRST_MARKER = 15
+"""Marker of the first skill; the others follow."""
 SKILLS = (
     "add",
     "reverse",

@@ -50,6 +50,7 @@ READ_AS_TEXT_ONLY: dict[str, dict[int | str, str]] = {
         2045: "t(0,4], an interval scaled by t",
     },
 }
+"""Why each is not read, by benchmark and id."""
 
 _WARM_UP = (
     (r"\frac{1}{2}", "0.5"),

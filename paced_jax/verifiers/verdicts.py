@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int8
 
 RIGHT, WRONG, NONE = 1, 0, -1
+"""Verdicts; NONE where the verifier failed, was stopped or could not read the answer."""
 
 
 class Verdicts(NamedTuple):

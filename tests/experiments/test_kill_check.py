@@ -80,7 +80,7 @@ def test_what_is_no_run_of_this_program_is_not_gone_on_with(tmp_path):
     stored = train.stored(tmp_path)
     assert train.training_part(stored) == plan and stored.watch == watch
     for change, message in (
-        ({"format": 3}, r"resume: .*config\.json has format 3, wanted 5"),
+        ({"format": 3}, rf"resume: .*config\.json has format 3, wanted {run_identity.FORMAT}"),
         ({"run": content["run"] | {"colour": 1}}, r"no configuration: .*'colour'"),
         ({"run": content["run"] | {"chunk": 0}}, "chunk must be positive, got 0"),
     ):

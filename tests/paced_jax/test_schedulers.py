@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def quick_compiler() -> Iterator[None]:
         yield
 
 
-NAMES: list[Any] = [name for name in get_args(schedulers.SchedulerName) if name != "own"]
+NAMES: list[Any] = list(schedulers.PRESETS)
 
 
 def choices(live, tracker_state=None, draws=8):
@@ -139,7 +139,7 @@ def test_unknown_names_and_sizes_that_do_not_fit_are_named():
     for name in NAMES:
         with pytest.raises(ValueError, match=r"budget .* got 25"):
             schedulers.make(name, SETUP, budget=25, group_size=GROUP_SIZE)
-    for name in sorted(set(NAMES) - set(schedulers.RANDOM)):
+    for name in [name for name, p in schedulers.PRESETS.items() if "exploration" in p.options]:
         with pytest.raises(ValueError, match="exploration"):
             schedulers.make(name, SETUP, exploration=1.5, **SIZES)
     with pytest.raises(ValueError, match="'own' is built by its owner"):

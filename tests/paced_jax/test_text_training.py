@@ -20,6 +20,7 @@ from paced_jax import evaluation, ground, host_evaluation, training
 from paced_jax.checkpoint import fingerprint
 from paced_jax.host_judge import Judge, check_golds
 from paced_jax.policy import language_model
+from paced_jax.tasks import named
 from paced_jax.tasks.skills import Problems
 from paced_jax.tasks.text_prompts import encode_all, encode_pools, prompt_ids
 from paced_jax.tasks.tokens import EOS
@@ -195,7 +196,7 @@ def text_config(directory, file, **changes):
 
 @pytest.mark.filterwarnings("ignore:prompts. .* are left out")
 def test_a_run_counts_what_the_verifier_says(directory, prompts, monkeypatch):
-    monkeypatch.setattr(ground, "open_verifier", lambda name: SameLetter())
+    monkeypatch.setattr(named, "open_verifier", lambda name: SameLetter())
     config = text_config(directory, prompts, scheduler="fade", num_skills=4)
     made = ground.prepare_ground(config)
     run = prepare(config, made)

@@ -8,19 +8,28 @@ import os
 import platform
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
+"""`unshare`: mounts, control groups, host names."""
 CLONE_NEWIPC, CLONE_NEWUSER = 0x08000000, 0x10000000
+"""`unshare`: message queues, users."""
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+"""`unshare`: processes, networks."""
 NAMESPACE_FLAGS = (
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID
     | CLONE_NEWNET
 )  # fmt: skip
+"""All namespaces a jail has of its own."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+"""`mount`: read only, no set-user-id, no devices, no programs."""
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+"""`mount`: change, bind, with all below, without telling other namespaces."""
 MNT_DETACH = 2
+"""`umount2`: let go at once."""
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+"""`prctl`: die with the parent, hide from debuggers, filter system calls."""
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+"""`prctl`: give up capabilities, never gain any."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}

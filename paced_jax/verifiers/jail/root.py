@@ -18,6 +18,7 @@ from paced_jax.verifiers.jail.kernel import (
 )
 
 SCRATCH, PROGRAM = "/scratch", "/program.py"
+"""What a jailed program may write to, and where it lies itself."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
