@@ -24,7 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments import command_line, replay_history, run_folder, warm_start_report
+from experiments import (
+    command_line,
+    replay_bench,
+    replay_history,
+    run_folder,
+    warm_start_report,
+)
 from experiments.replay_contenders import Contender, contenders, fade_hyperparameters
 from experiments.replay_table import HISTORIES, read_table
 from experiments.warm_start_arms import (
@@ -104,20 +110,16 @@ def fit_first(config: Config, path: Path, saved: dict[str, Any], file: Path) -> 
     """
     fits = saved["fits"]
     table = read_table(path, None, seed=config.seed, quick=False)
-    settings = replay_history.Config(
-        history=path,
-        num_skills=config.num_skills,
-        fit_steps=config.fit_steps,
-        seed=config.seed,
-        quick=config.quick,
-    )
-    loadings = replay_history.make_loadings(settings, table)
+    loadings = replay_bench.make_loadings(table, config.num_skills, config.seed)
     everybody = np.arange(table.trials.shape[1])
-    pool = replay_history.make_pool(loadings, everybody)
+    pool = replay_bench.make_pool(loadings, everybody)
     known: dict[str, Contender] = contenders("text" in loadings, "tags" in loadings)
+    steps = 10 if config.quick else config.fit_steps
     for kind, name in KINDS.items():
         if kind in loadings and kind not in fits:
-            fits[kind], _ = replay_history.fit_half(known[name], pool, table, everybody, settings)
+            contender = known[name]
+            fit = replay_bench.fitter(contender, steps=steps)
+            fits[kind], _ = fit(contender.start, pool, table, everybody)
             run_folder.write_json(file, saved)
 
 
@@ -272,8 +274,8 @@ def rate_correlation(first: History, second: History) -> float:
 
 def _lay_out(config: Config, path: Path, kind: str) -> PoolLoadings:
     table = read_table(path, None, seed=config.seed, quick=False)
-    settings = replay_history.Config(num_skills=config.num_skills, seed=config.seed)
-    return lay_out(jnp.asarray(replay_history.make_loadings(settings, table)[kind]))
+    loadings = replay_bench.make_loadings(table, config.num_skills, config.seed)
+    return lay_out(jnp.asarray(loadings[kind]))
 
 
 def _band(curve: np.ndarray, longest: int) -> dict[str, Any]:
