@@ -1,6 +1,5 @@
 """What `fade_ablation` compares: trackers, filter variants, paradigms, presets, utilities."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,10 +7,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from experiments import replay_contenders
 from experiments.ablation_world import Case, Kind, Setting, pool_of
-from experiments.replay_contenders import Contender, Params, Pool, contenders, fade_hyperparameters
+from experiments.replay_contenders import (
+    RULES,
+    Contender,
+    Params,
+    contenders,
+    fade_hyperparameters,
+)
 from fade_jax import (
-    ability_difficulty,
     dynamics,
     moments,
     presets,
@@ -63,22 +68,9 @@ FADE_START: Params = {
 }
 
 
-def fade_tracker(params: Params, pool: Pool, loadings: str = "text", **parts: Any) -> Tracker:
-    """The filter with these scalars; `loading_scale` and the rates of parts are optional."""
-    hyper = fade_hyperparameters(params, pool.loadings[loadings].num_skills)
-    hyper = dataclasses.replace(hyper, intercept_mean=params["intercept_mean"])
-    return ability_difficulty.build(pool.loadings[loadings], hyper, **parts)
-
-
 def fade_contender(label: str, loadings: str = "text", **parts: Any) -> Contender:
-    """FADE with these parts, all its scalars tuned."""
-    free = {name: tuning.positive() for name in FADE_START}
-    free |= {name: tuning.real() for name in ("common_mean", "common_trend")}
-    free["intercept_mean"] = tuning.fixed()  # the gauge: common_mean moves instead
-    if loadings == "constant":
-        free |= {"skill_var": tuning.fixed(), "skill_drift": tuning.fixed()}
-    build = partial(fade_tracker, loadings=loadings, **parts)
-    return Contender(label, build, FADE_START, free)
+    """FADE with these parts, started where the worlds are."""
+    return replay_contenders.fade_contender(label, loadings, FADE_START, **parts)
 
 
 def trackers() -> dict[str, Entry]:
@@ -164,16 +156,7 @@ class Variant(NamedTuple):
 def variants() -> dict[str, Variant]:
     """One factor at a time around the tuned filter, whose parameters are kept otherwise."""
     out: dict[str, Variant] = {}
-    rules = {
-        "adf": moments.adf(),
-        "ep": moments.ep(),
-        "pg, 1 pass": moments.pg(1),
-        "pg, 4 passes": moments.pg(4),
-        "pg_laplace": moments.pg_laplace(),
-        "laplace": moments.laplace(),
-        "ekf": moments.ekf(),
-    }
-    for label, rule in rules.items():
+    for label, rule in RULES.items():
         program = "fade" if label == "adf" else f"rule {label}"
         out[f"rule {label}"] = Variant(
             "moment rule", label, parts=lambda p, rule=rule: {"rule": rule}, program=program
@@ -290,7 +273,6 @@ def published(setting: Setting) -> dict[str, Build]:
     def fade(selector: Any, build: Any = presets.fade) -> Build:
         def made(params, choice, loadings, case):
             hyper = fade_hyperparameters(params, loadings.shape[1])
-            hyper = dataclasses.replace(hyper, intercept_mean=params["intercept_mean"])
             return build(loadings, hyper, selector=selector, **sized)
 
         return made

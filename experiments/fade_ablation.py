@@ -14,15 +14,13 @@ Five parts, each of many cells; every cell is 20 worlds in one `vmap`, and is ke
 import dataclasses
 import functools
 import hashlib
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import tyro
 
-from experiments import ablation_figures, ablation_report, command_line, run_folder
+from experiments import ablation_figures, ablation_report, cells, command_line, run_folder
 from experiments.ablation_grid import (
     LOOP_TRACKERS,
     SCORED,
@@ -31,7 +29,6 @@ from experiments.ablation_grid import (
     any_paradigm,
     any_utility,
     fade_contender,
-    fade_tracker,
     paradigms,
     published,
     trackers,
@@ -39,12 +36,17 @@ from experiments.ablation_grid import (
     variants,
 )
 from experiments.ablation_world import Bench, Case, Kind, Setting, first_skills, make_cases, told
+from experiments.cells import Cells
 from experiments.jump import JUMPERS, jump_cell
+from experiments.replay_contenders import fade_tracker
 
 FIRST_TUNING_SEED = 1000
 """Trackers are tuned on worlds from here on, and scored on those before."""
 
-SOURCES = ("fade_ablation.py", "ablation_grid.py", "ablation_world.py", "jump.py")
+SOURCES = (
+    *("fade_ablation.py", "ablation_grid.py", "ablation_world.py", "jump.py"),
+    "replay_contenders.py",
+)
 """What decides a cell, beside the packages."""
 
 PARTS = ("tracking", "filter", "skills", "jump", "loops")
@@ -114,48 +116,7 @@ def identity(config: Config) -> dict[str, Any]:
         digest.update(source.read_bytes())
     settings = dataclasses.asdict(config)
     settings = {k: v for k, v in settings.items() if k not in ("out", "parts")}
-    return json.loads(
-        json.dumps({**settings, "jax": jax.__version__, "code": digest.hexdigest()[:16]})
-    )
-
-
-def check_folder(folder: Path, config: Config) -> None:
-    """Refuses a folder whose cells were made by another configuration, jax or code.
-
-    Raises:
-        ValueError: naming the differences.
-    """
-    mark = folder / "cells" / "identity.json"
-    if not mark.exists():
-        return
-    stored, wanted = json.loads(mark.read_text()), identity(config)
-    differ = [key for key in wanted if stored.get(key) != wanted[key]]
-    if differ:
-        raise ValueError(
-            f"out: {folder} holds cells made with another {', '.join(differ)}; take another"
-        )
-
-
-class Store:
-    """Finished cells of a folder: `cells/<part>/<name>.json`."""
-
-    def __init__(self, folder: Path, config: Config):
-        check_folder(folder, config)
-        self.folder = folder / "cells"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        run_folder.write_json(self.folder / "identity.json", identity(config))
-
-    def path(self, part: str, name: str) -> Path:
-        """Where a cell is kept."""
-        return self.folder / part / (name.replace("/", "_").replace(" ", "_") + ".json")
-
-    def get(self, part: str, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The cell, computed if it is not there."""
-        path = self.path(part, name)
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            run_folder.write_json(path, {"name": name, **compute()})
-        return json.loads(path.read_text())
+    return {**settings, "jax": jax.__version__, "code": digest.hexdigest()[:16]}
 
 
 def plan(config: Config, quick: bool = False) -> dict[str, list[str]]:
@@ -193,12 +154,12 @@ def main(config: Config) -> dict[str, Any]:
         "fade_ablation",
         config.out,
         {**dataclasses.asdict(config), "quick": quick},
-        check=lambda folder: check_folder(folder, config),
+        check=lambda folder: cells.check(folder, identity(config)),
     )
-    lab = Lab(config, Store(folder, config))
-    cells = plan(config, quick)
-    with run_folder.task("fade_ablation", sum(map(len, cells.values()))) as advance:
-        for part, names in cells.items():
+    lab = Lab(config, Cells(folder, identity(config)))
+    wanted = plan(config, quick)
+    with run_folder.task("fade_ablation", sum(map(len, wanted.values()))) as advance:
+        for part, names in wanted.items():
             for name in names:
                 advance(f"{part}: {name}", 0)
                 lab.store.get(part, name, lambda part=part, name=name: getattr(lab, part)(name))
@@ -207,7 +168,7 @@ def main(config: Config) -> dict[str, Any]:
     everything = plan(dataclasses.replace(config, parts=PARTS), quick)
     results = {
         part: {
-            name: json.loads(lab.store.path(part, name).read_text())
+            name: run_folder.read_json(lab.store.path(part, name))
             for name in names
             if lab.store.path(part, name).exists()
         }
@@ -224,7 +185,7 @@ def main(config: Config) -> dict[str, Any]:
 class Lab:
     """Computes cells; worlds and programs are made when first needed and shared."""
 
-    def __init__(self, config: Config, store: Store):
+    def __init__(self, config: Config, store: Cells):
         self.config, self.setting, self.store = config, config.setting, store
         self.bench = Bench(config.setting)
         self.entries = trackers()

@@ -111,15 +111,12 @@ def run_jobs(folder: Path, plan: Plan, workers: int) -> None:
         RuntimeError: a process failed; names its log. The others are finished first.
     """
     headline_plan.save(folder, plan)
-    commands = [
-        Command(
-            name=f"{method}_{'_'.join(map(str, seeds))}",
-            module="experiments.headline_job",
-            arguments=(str(folder), method, *map(str, seeds)),
-            log=folder / "logs" / f"{method}_{'_'.join(map(str, seeds))}.txt",
-        )
-        for method, seeds in plan.jobs()
-    ]
+    commands = []
+    for method, seeds in plan.jobs():
+        words = (method, *map(str, seeds))
+        name = "_".join(words)
+        log = folder / "logs" / f"{name}.txt"
+        commands.append(Command(name, "experiments.headline_job", (str(folder), *words), log))
     total = sum(config.iterations for config in plan.methods.values()) * len(plan.seeds)
     seen = 0
     with run_folder.task(plan.part, total) as advance:

@@ -11,7 +11,7 @@ those groups turned out informative?
 
 import dataclasses
 import hashlib
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments import command_line, history_ablation_report, replay_bench, run_folder
+from experiments import cells, command_line, history_ablation_report, replay_bench, run_folder
 from experiments.history_variants import SKILL_COUNTS, Variant, utilities, variants
 from experiments.replay_bench import HALVES
 from experiments.replay_contenders import Contender, contenders
-from experiments.replay_table import HISTORIES, Table, read_table
+from experiments.replay_table import Table
+from experiments.replayed_run import PATHS, ReplayedRun
 from fade_jax.loadings import text_loadings
 from fade_jax.replay import Protocol
 
-REPLAYED = Path(__file__).resolve().parent / "results" / "replay_recorded_tiny"
 SHARE_CHOSEN = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(ReplayedRun):
     """The filter's parts on a recorded run."""
 
-    replayed: Path = REPLAYED
-    """Folder of replay_history with the fits of the same run; that of the shipped tiny run if not
-    given."""
-    history: Path | None = None
-    """What was replayed there; the shipped run if not given."""
-    prompts: Path | None = None
-    """Its texts, where the history has none."""
     masks: int = 3
     """Random masks of the sparse and the cold protocol."""
     observed_share: float = 0.1
@@ -64,12 +57,7 @@ class Config:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 0 < self.observed_share < 1:
             raise ValueError(f"observed_share must be in (0, 1), got {self.observed_share}")
-        if not (self.replayed / "results.json").exists():
-            raise ValueError(f"replayed: no results.json in {self.replayed}")
-        for name in ("history", "prompts"):
-            path = getattr(self, name)
-            if path is not None and not path.exists():
-                raise ValueError(f"{name}: no such file: {path}")
+        self.check_files()
 
 
 def main(config: Config) -> dict[str, Any]:
@@ -81,22 +69,22 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         What results.json holds.
     """
-    path = config.history or HISTORIES / "tiny_uniform.npz"
-    table = read_table(path, config.prompts, seed=config.seed, quick=False)
-    replayed = run_folder.read_json(config.replayed / "results.json")
-    check_same_run(config.replayed, table, replayed)
-    folder = run_folder.open_folder("history_ablation", config.out, config)
-    lab = Lab(config, table, replayed, folder)
+    table, replayed = config.read()
+    identity = _identity(config, table, replayed["fits"])
+    folder = run_folder.open_folder(
+        "history_ablation", config.out, config, check=lambda folder: cells.check(folder, identity)
+    )
+    lab, store = Lab(config, table, replayed), cells.Cells(folder, identity)
     wanted = _quick(lab.variants) if config.quick else lab.variants
     rows: dict[str, Any] = {}
     total = len(wanted) + len(lab.contenders)
     with run_folder.task(f"history_ablation: {table.source}", total) as advance:
         for name, variant in wanted.items():
-            rows[name] = lab.kept(name, lambda v=variant: lab.score(v))
+            rows[name] = store.get("variants", name, partial(lab.score, variant))
             advance(name, 1)
         chosen = {}
         for name in lab.contenders:
-            chosen[name] = lab.kept(f"chosen: {name}", lambda n=name: lab.choose(n))
+            chosen[name] = store.get("chosen", name, partial(lab.choose, name))["protocols"]
             advance(name, 1)
     results = {
         "history": replayed["history"],
@@ -112,25 +100,12 @@ def main(config: Config) -> dict[str, Any]:
     return content
 
 
-def check_same_run(folder: Path, table: Table, replayed: dict[str, Any]) -> None:
-    """Refuses fits of another run.
-
-    Raises:
-        ValueError: naming what differs.
-    """
-    told = replayed["history"]
-    mine = {
-        "source": table.source,
-        "prompts": table.trials.shape[1],
-        "visits": len(table.trials),
-        "group_size": table.group_size,
-    }
-    for name, value in mine.items():
-        if told[name] != value:
-            raise ValueError(
-                f"replayed: {folder} is of a run whose {name} is {told[name]!r}, this"
-                f" one's is {value!r}"
-            )
+def _identity(config: Config, table: Table, fits: dict[str, Any]) -> dict[str, Any]:
+    """What cells must have in common: configuration, outcomes and fits, wherever they lie."""
+    settings = dataclasses.asdict(config)
+    settings = {k: v for k, v in settings.items() if k not in ("out", *PATHS)}
+    digest = hashlib.sha256(np.ascontiguousarray(table.successes).tobytes())
+    return {**settings, "fits": fits, "run": digest.hexdigest()[:16]}
 
 
 def _quick(table: dict[str, Variant]) -> dict[str, Variant]:
@@ -142,7 +117,7 @@ def _quick(table: dict[str, Variant]) -> dict[str, Variant]:
 class Lab:
     """Scores variants of one recorded run; each program compiles once."""
 
-    def __init__(self, config: Config, table: Table, replayed: dict[str, Any], folder: Path):
+    def __init__(self, config: Config, table: Table, replayed: dict[str, Any]):
         self.config, self.table = config, table
         self.steps = 5 if config.quick else config.fit_steps
         settings = replayed["config"]
@@ -156,6 +131,7 @@ class Lab:
         self.rows = {"even": everyone[::2], "odd": everyone[1::2]}
         self.whole = replay_bench.make_pool(loadings, everyone)
         self.fits = replayed["fits"]
+        self.base = self.fits["fade" if "fade" in self.fits else "fade_k0"]
         known = contenders(with_texts="text" in loadings, with_tags="tags" in loadings)
         self.contenders = {name: known[name] for name in replayed["fits"] if name in known}
         if config.quick:
@@ -170,29 +146,6 @@ class Lab:
         )
         self.programs: dict[str, replay_bench.Replayer] = {}
         self.fitted: list[np.ndarray] | None = None
-        self.path = folder / "cells.json"
-        self.cells = self._load_cells()
-
-    def _load_cells(self) -> dict[str, Any]:
-        """What an interrupted run of the same thing has finished in this folder."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.table.successes).tobytes())
-        config = dataclasses.asdict(self.config)
-        free = ("out", "replayed", "history", "prompts")
-        mark = {key: value for key, value in config.items() if key not in free}
-        mark = json.loads(json.dumps({**mark, "fits": self.fits, "run": digest.hexdigest()[:16]}))
-        if self.path.exists():
-            stored = run_folder.read_json(self.path)
-            if stored["of"] == mark:
-                return stored
-            raise ValueError(f"out: {self.path} is of another configuration; take another --out")
-        return {"of": mark, "cells": {}}
-
-    def kept(self, name: str, compute: Any) -> Any:
-        """A finished cell, computed if it is not there."""
-        if name not in self.cells["cells"]:
-            self.cells["cells"][name] = compute()
-            run_folder.write_json(self.path, self.cells)
-        return self.cells["cells"][name]
 
     def base_rates(self) -> list[dict[str, Any]]:
         """Share of informative groups among what each protocol scores."""
@@ -220,22 +173,20 @@ class Lab:
         """Those of the fitted filter."""
         if self.fitted is None:
             plain = next(v for v in self.variants.values() if v.program == "plain")
-            name = "fade" if "fade" in self.fits else "fade_k0"
-            self.fitted = self.predictions(plain, self.fits[name])
+            self.fitted = self.predictions(plain, self.base)
         return self.fitted
 
     def score(self, variant: Variant) -> dict[str, Any]:
         """Figures of a variant, and its difference from the fitted filter."""
         reference = self.reference()
-        base = self.fits["fade" if "fade" in self.fits else "fade_k0"]
         if variant.change is None:
             fit = replay_bench.fitter(variant.contender, steps=self.steps)
             fits = {}
             for half, rows in self.rows.items():
                 pool = replay_bench.make_pool(self.loadings, rows)
-                fits[half] = fit(base[half], pool, self.table, rows)[0]
+                fits[half] = fit(self.base[half], pool, self.table, rows)[0]
         else:
-            fits = {half: variant.change(base[half]) for half in HALVES}
+            fits = {half: variant.change(self.base[half]) for half in HALVES}
         figures = []
         said = self.predictions(variant, fits)
         for family, mine, fitted in zip(self.families, said, reference, strict=True):
@@ -257,7 +208,7 @@ class Lab:
             "figures": figures,
         }
 
-    def choose(self, name: str) -> list[dict[str, Any]]:
+    def choose(self, name: str) -> dict[str, Any]:
         """Informative share of the tenth that each utility ranks first, by protocol."""
         contender, fits = self.contenders[name], self.fits[name]
         # E[p (1 - p)] is half of P(a group of two is informative).
@@ -280,7 +231,7 @@ class Lab:
                     "informative": hits,
                 }
             )
-        return rows
+        return {"protocols": rows}
 
 
 def _hits(family: list[Protocol], table: Table, score: np.ndarray | None = None) -> float:

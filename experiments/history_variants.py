@@ -5,20 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.replay_contenders import Contender, Params, Pool, fade_contender
-from fade_jax import dynamics, moments, shrinkage, utility
+from experiments.replay_contenders import RULES, Contender, Params, Pool, fade_contender
+from fade_jax import dynamics, shrinkage, utility
 
 SKILL_COUNTS = (0, 4, 16, 32)
-
-RULES = {
-    "adf": moments.adf(),
-    "ep": moments.ep(),
-    "pg, 1 pass": moments.pg(1),
-    "pg, 4 passes": moments.pg(4),
-    "pg_laplace": moments.pg_laplace(),
-    "laplace": moments.laplace(),
-    "ekf": moments.ekf(),
-}
 
 
 class Variant(NamedTuple):

@@ -29,25 +29,19 @@ def suite_gains(results: Results) -> dict[str, Any]:
 
 
 @figure
-def suite_best(results: Results) -> dict[str, str]:
-    """The choice of a factor with the least log loss, mean over recorded runs."""
-    found = {}
-    for factor in ("moment rule", "K"):
-        best = tables.best(results["suite"]["figures"], factor)
-        if best is not None:
-            found[factor] = best[0]
-    return found
+def suite_start(results: Results) -> dict[str, Any]:
+    """Moment rules and numbers of loadings: the best, and how far others are behind it.
 
-
-@figure
-def suite_behind(results: Results) -> dict[str, Any]:
-    """How far moment rules and numbers of loadings are behind the best, thousandths of a nat."""
+    Returns:
+        By factor: best; behind, by label, thousandths of a nat.
+    """
     found: dict[str, Any] = {}
     for factor in ("moment rule", "K"):
         best = tables.best(results["suite"]["figures"], factor)
         if best is not None:
             label, means = best
-            found[factor] = {name: 1000 * (mean - means[label]) for name, mean in means.items()}
+            behind = {name: 1000 * (mean - means[label]) for name, mean in means.items()}
+            found[factor] = {"best": label, "behind": behind}
     return found
 
 

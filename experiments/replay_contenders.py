@@ -1,6 +1,7 @@
 """The trackers that `replay_history` lets compete: how each is built, and what of it is tuned."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,17 @@ from fade_jax.trackers import cdas, discounted_beta, ema, logit_kalman, markov
 from fade_jax.types import Tracker
 
 Params = dict[str, Any]
+
+RULES = {
+    "adf": moments.adf(),
+    "ep": moments.ep(),
+    "pg, 1 pass": moments.pg(1),
+    "pg, 4 passes": moments.pg(4),
+    "pg_laplace": moments.pg_laplace(),
+    "laplace": moments.laplace(),
+    "ekf": moments.ekf(),
+}
+"""Moment rules that ablations compare."""
 
 
 class Pool(NamedTuple):
@@ -46,6 +58,13 @@ class Contender(NamedTuple):
     loadings: str = "constant"
 
 
+def _ema(rate: float) -> Callable[[Params, Pool], Tracker]:
+    def build(params: Params, pool: Pool) -> Tracker:
+        return ema.build(pool.num_prompts, **{"rate": rate, **params})
+
+    return build
+
+
 def _beta(params: Params, pool: Pool) -> Tracker:
     return discounted_beta.build(pool.num_prompts, **params)
 
@@ -68,6 +87,7 @@ def fade_hyperparameters(params: Params, num_skills: int) -> hyperparameters.Hyp
         ability_cov=jnp.diag(spread(1.0, params["skill_var"])),
         ability_drift=spread(params["common_drift"], params["skill_drift"]),
         ability_trend=spread(params["common_trend"], 0.0),
+        intercept_mean=params.get("intercept_mean", 0.0),
         intercept_var=params["intercept_var"],
         intercept_drift=params["intercept_drift"],
     )
@@ -84,19 +104,34 @@ _FADE_START = {
 }
 
 
-def fade_contender(label: str, loadings: str, **parts: Any) -> Contender:
-    """FADE with loadings of a kind and these parts of the filter; all its scalars are tuned."""
+def fade_tracker(params: Params, pool: Pool, loadings: str = "text", **parts: Any) -> Tracker:
+    """The filter with these scalars and parts, and loadings of a kind."""
+    laid_out = pool.loadings[loadings]
+    return ability_difficulty.build(
+        laid_out, fade_hyperparameters(params, laid_out.num_skills), **parts
+    )
 
-    def build(params: Params, pool: Pool) -> Tracker:
-        laid_out = pool.loadings[loadings]
-        hyper = fade_hyperparameters(params, laid_out.num_skills)
-        return ability_difficulty.build(laid_out, hyper, **parts)
 
-    free = {name: tuning.positive() for name in _FADE_START}
+def fade_contender(
+    label: str, loadings: str = "text", start: Params | None = None, **parts: Any
+) -> Contender:
+    """FADE with loadings of a kind and these parts of the filter; all its scalars are tuned.
+
+    Args:
+        label: for people.
+        loadings: kind.
+        start: scalars, where they do not start as a recorded run's.
+        **parts: as `ability_difficulty.build` takes them.
+    """
+    start = _FADE_START if start is None else start
+    free = {name: tuning.positive() for name in start}
     free |= {"common_mean": tuning.real(), "common_trend": tuning.real()}
+    if "intercept_mean" in start:
+        free["intercept_mean"] = tuning.fixed()  # the gauge: common_mean moves instead
     if loadings == "constant":
         free |= {"skill_var": tuning.fixed(), "skill_drift": tuning.fixed()}
-    return Contender(label, build, _FADE_START, free, loadings)
+    build = partial(fade_tracker, loadings=loadings, **parts)
+    return Contender(label, build, start, free, loadings)
 
 
 def contenders(with_texts: bool, with_tags: bool) -> dict[str, Contender]:
@@ -123,10 +158,8 @@ def contenders(with_texts: bool, with_tags: bool) -> dict[str, Contender]:
         "prior_var": tuning.positive(),
     }
     table = {
-        "ema_0.1": Contender("EMA, gain .1", lambda p, pool: ema.build(pool.num_prompts), {}),
-        "ema_0.3": Contender(
-            "EMA, gain .3", lambda p, pool: ema.build(pool.num_prompts, rate=0.3), {}
-        ),
+        "ema_0.1": Contender("EMA, gain .1", _ema(0.1), {}),
+        "ema_0.3": Contender("EMA, gain .3", _ema(0.3), {}),
         "beta_counter": Contender("Beta(1,1) counter", _beta, {"discount": 1.0}),
         "beta_0.9": Contender("Beta(1,1) discount .9", _beta, {"discount": 0.9}),
         "beta_strong": Contender("Beta(.35,.65) discount .9", _beta, strong),

@@ -31,6 +31,12 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax", "numpyro", "scik
 console = Console(width=None if sys.stdout.isatty() else 1000)
 
 
+def folder_of(name: str, out: Path | None) -> Path:
+    """Where an experiment writes: `out`, or `runs/<name>/<UTC time>` if not given."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / name / stamp if out is None else Path(out)
+
+
 def open_folder(
     name: str,
     out: Path | None,
@@ -48,8 +54,7 @@ def open_folder(
     Returns:
         The folder.
     """
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    folder = Path("runs") / name / stamp if out is None else Path(out)
+    folder = folder_of(name, out)
     check(folder)
     folder.mkdir(parents=True, exist_ok=True)
     content = config if isinstance(config, dict) else dataclasses.asdict(config)

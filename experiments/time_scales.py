@@ -19,9 +19,9 @@ import tyro
 from matplotlib.axes import Axes
 
 from experiments import command_line, figures, replay_bench, run_folder
-from experiments.history_ablation import REPLAYED, check_same_run
-from experiments.replay_contenders import Contender, Params, contenders
-from experiments.replay_table import HISTORIES, Table, read_table
+from experiments.replay_contenders import Params, contenders
+from experiments.replay_table import Table
+from experiments.replayed_run import ReplayedRun
 from fade_jax import time_scales
 
 SHOWN = 0.25
@@ -31,16 +31,9 @@ FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(ReplayedRun):
     """Two time scales of a recorded run."""
 
-    replayed: Path = REPLAYED
-    """Folder of replay_history with the fits of the same run; that of the shipped tiny run if not
-    given."""
-    history: Path | None = None
-    """What was replayed there; the shipped run if not given."""
-    prompts: Path | None = None
-    """Its texts, where the history has none."""
     masks: int = 3
     """Random masks of what trackers are shown."""
     seed: int = 0
@@ -52,8 +45,7 @@ class Config:
         """Checks the fields at the door."""
         if self.masks < 1:
             raise ValueError(f"masks must be >= 1, got {self.masks}")
-        if not (self.replayed / "results.json").exists():
-            raise ValueError(f"replayed: no results.json in {self.replayed}")
+        self.check_files()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +100,6 @@ FAMILIES = (
 )
 
 
-def _contender(name: str, known: dict[str, Contender]) -> Contender:
-    """A contender; EMA's parameters, set by hand in the replay, are arguments here."""
-    if name != "ema_0.3":
-        return known[name]
-    from fade_jax.trackers import ema
-
-    return known[name]._replace(build=lambda params, pool: ema.build(pool.num_prompts, **params))
-
-
 def main(config: Config) -> dict[str, Any]:
     """Measures one run.
 
@@ -126,10 +109,7 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         What results.json holds.
     """
-    path = config.history or HISTORIES / "tiny_uniform.npz"
-    table = read_table(path, config.prompts, seed=config.seed, quick=False)
-    replayed = run_folder.read_json(config.replayed / "results.json")
-    check_same_run(config.replayed, table, replayed)
+    table, replayed = config.read()
     folder = run_folder.open_folder("time_scales", config.out, config)
     settings, fits = replayed["config"], replayed["fits"]
     loadings = replay_bench.make_loadings(table, settings["num_skills"], settings["seed"])
@@ -145,8 +125,7 @@ def main(config: Config) -> dict[str, Any]:
     points = sum(len(family.values) for family in FAMILIES)
     with run_folder.task(f"time_scales: {table.source}", points) as advance:
         for family in FAMILIES:
-            contender = _contender(family.contender, known)
-            call = replay_bench.replayer(contender, pool, table)
+            call = replay_bench.replayer(known[family.contender], pool, table)
             curves[family.label] = {"what": family.what, "values": family.values, "points": []}
             for value in family.values:
                 each = {
@@ -246,7 +225,9 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     """Writes report.md from what results.json holds."""
     run = content["run"]
     history = content["history"]
-    order = [(f"{lag:g}", *(f"{x:.3f}" for x in rest)) for lag, *rest in zip(*run.values())]  # noqa: B905
+    order = [
+        (f"{lag:g}", *(f"{x:.3f}" for x in rest)) for lag, *rest in zip(*run.values(), strict=True)
+    ]
     memories = [
         (label, f"{curve['what']} {value:g}", f"{point['staleness']:.4f}", f"{point['churn']:.4f}")
         for label, curve in content["memories"].items()

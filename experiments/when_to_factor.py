@@ -9,7 +9,7 @@ gets.
 """
 
 import dataclasses
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 
-from experiments import command_line, figures, intervals, run_folder
+from experiments import cells, command_line, figures, intervals, run_folder
 from experiments.ablation_grid import trackers
 from experiments.ablation_world import Bench, Setting, make_cases, told
 
@@ -99,36 +99,25 @@ def main(config: Config) -> dict[str, Any]:
         What results.json holds.
     """
     config = config.effective
-    kept = dataclasses.asdict(config) | {"out": None}
+    identity = dataclasses.asdict(config) | {"out": None}
     folder = run_folder.open_folder(
-        "when_to_factor", config.out, config, check=lambda folder: _check(folder, kept)
+        "when_to_factor", config.out, config, check=lambda folder: cells.check(folder, identity)
     )
-    (folder / "cells").mkdir(exist_ok=True)
-    run_folder.write_json(folder / "cells" / "of.json", kept)
-    cells = []
+    store, found = cells.Cells(folder, identity), []
     total = len(config.pools) * len(config.drifts)
     with run_folder.task("when_to_factor", total) as advance:
         for pool in config.pools:
             bench = Bench(config.setting(0.0, pool))  # its programs do not know the drift
             for drift in config.drifts:
-                path = folder / "cells" / f"{pool}_{drift:g}.json"
-                if not path.exists():
-                    run_folder.write_json(path, cell(config, bench, drift, pool))
-                cells.append(summarise(run_folder.read_json(path)))
+                compute = partial(cell, config, bench, drift, pool)
+                found.append(summarise(store.get(f"{pool}", f"drift {drift:g}", compute)))
                 advance(f"{pool} prompts, drift {drift:g}", 1)
-    content = run_folder.save_results(folder, config, {"cells": cells})
+    content = run_folder.save_results(folder, config, {"cells": found})
     draw(folder / "when.png", content)
     write(folder, content)
     run_folder.print_table("RMSE of E[p]", HEADER, rows(content))
     run_folder.console.print(f"report: {folder / 'report.md'}")
     return content
-
-
-def _check(folder: Path, wanted: dict[str, Any]) -> None:
-    """Refuses a folder whose cells are of another configuration."""
-    path = folder / "cells" / "of.json"
-    if path.exists() and run_folder.read_json(path) != json.loads(json.dumps(wanted)):
-        raise ValueError(f"out: {folder} holds cells of another configuration; take another")
 
 
 def cell(config: Config, bench: Bench, drift: float, pool: int) -> dict[str, Any]:

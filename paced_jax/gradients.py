@@ -137,17 +137,20 @@ def batch_loss(
     weight = live_rows(batch.action_mask, batch.weight)
     sums = weight.sum(), (batch.action_mask * weight[:, None]).sum()
     none = jnp.zeros(())
+    groups: dict[str, Any] = {
+        "action_mask": batch.action_mask,
+        "group": batch.group,
+        "num_groups": num_groups,
+        "weight": batch.weight,
+    }
     if isinstance(objective, PolicyGradient):
         loss, metrics = policy_gradient(
             objective,
             stats.log_probs,
             old,
             batch.rewards,
-            action_mask=batch.action_mask,
-            group=batch.group,
-            num_groups=num_groups,
             reference_log_probs=reference,
-            weight=batch.weight,
+            **groups,
         )
         clipped = metrics.clipped_low + metrics.clipped_high
         of_loss = (none, metrics.ratio_clamped, none, clipped)
@@ -158,11 +161,8 @@ def batch_loss(
             old,
             value,
             batch.rewards,
-            action_mask=batch.action_mask,
-            group=batch.group,
-            num_groups=num_groups,
             reference_log_probs=reference,
-            weight=batch.weight,
+            **groups,
         )
         of_loss = (none, none, none, none)
     else:
@@ -173,10 +173,7 @@ def batch_loss(
             value,
             batch.rewards,
             behaviour_log_probs=batch.log_probs,
-            action_mask=batch.action_mask,
-            group=batch.group,
-            num_groups=num_groups,
-            weight=batch.weight,
+            **groups,
             partition=batch.partition,
         )
         square = weighted_mean(metrics.residual**2, metrics.rows)

@@ -105,6 +105,14 @@ class Preset(NamedTuple):
     reads_learner: bool = False
 
 
+def _num_prompts(setup: Any) -> int:
+    return setup.embeddings.shape[0]
+
+
+def _loadings(setup: Any) -> Any:
+    return setup.loadings
+
+
 def of_pool(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
     """Makes of a preset that needs only the number of prompts what `Preset.build` is.
 
@@ -113,12 +121,14 @@ def of_pool(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
     """
 
     def build(setup: Any, **plan: Any) -> Scheduler:
-        return preset(setup.embeddings.shape[0], **plan)
+        return preset(_num_prompts(setup), **plan)
 
     return build
 
 
-def _fade(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
+def _fade(
+    preset: Callable[..., Scheduler], given: Callable[[Any], Any]
+) -> Callable[..., Scheduler]:
     def build(
         setup: Any,
         *,
@@ -126,9 +136,9 @@ def _fade(preset: Callable[..., Scheduler]) -> Callable[..., Scheduler]:
         fade_selector: FadeSelector = "top_m",
         **plan: Any,
     ) -> Scheduler:
-        given = setup.embeddings.shape[0] if preset is presets.fade_k0 else setup.loadings
-        hyper = live_hyperparameters(_num_skills(given)) if hyper is None else hyper
-        return preset(given, hyper, selector=fade_selector, **plan)
+        told = given(setup)
+        hyper = live_hyperparameters(_num_skills(told)) if hyper is None else hyper
+        return preset(told, hyper, selector=fade_selector, **plan)
 
     return build
 
@@ -142,7 +152,7 @@ def _paced(setup: Any, *, target: float = 0.5, **plan: Any) -> Scheduler:
 
 
 def _oracle(setup: Any, *, exploration: float = 0.0, **plan: Any) -> Scheduler:
-    num_prompts = setup.embeddings.shape[0]
+    num_prompts = _num_prompts(setup)
     tracker = oracle.build(jnp.full(num_prompts, 0.5))
     selector = weighted.build(tracker, num_prompts=num_prompts, exploration=exploration, **plan)
     return Scheduler(tracker, selector)
@@ -163,9 +173,9 @@ PRESETS: dict[str, Preset] = {
     "cdas": Preset(of_pool(presets.cdas), _EXPLORES),
     "dapo": Preset(of_pool(presets.dapo)),
     "lilo": Preset(of_pool(presets.lilo)),
-    "fade": Preset(_fade(presets.fade), _FADE, reads_loadings=True),
-    "fade_pg": Preset(_fade(presets.fade_pg), _FADE, reads_loadings=True),
-    "fade_k0": Preset(_fade(presets.fade_k0), _FADE),
+    "fade": Preset(_fade(presets.fade, _loadings), _FADE, reads_loadings=True),
+    "fade_pg": Preset(_fade(presets.fade_pg, _loadings), _FADE, reads_loadings=True),
+    "fade_k0": Preset(_fade(presets.fade_k0, _num_prompts), _FADE),
     "paced": Preset(_paced, ("exploration", "target"), reads_learner=True),
     "oracle": Preset(_oracle, _EXPLORES),
 }

@@ -12,7 +12,6 @@ and tried again by the next call. Parts of at most two hours each on two cores.
 """
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -94,7 +93,7 @@ def main(config: Config) -> dict[str, Any]:
     Returns:
         What results.json holds.
     """
-    folder = config.out or Path("runs/suite") / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder = run_folder.folder_of("suite", config.out)
     wanted = jobs_of(config, folder)
     waiting: Jobs = {
         part: [job for job in jobs if not job.finished(folder)] for part, jobs in wanted.items()

@@ -3,11 +3,13 @@
 import dataclasses
 import importlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from experiments import run_folder
+from experiments.replay_table import HISTORIES
 from experiments.suite import live
 
 Part: TypeAlias = Literal["histories", "simulation", "overhead", "live"]
@@ -92,10 +94,7 @@ def histories(store: Path, history: Path | None, prompts: Path | None, quick: bo
     """Trackers, the filter's parts and the time scales, on every recorded run there is."""
     runs: dict[str, dict[str, Any]] = {"tiny": {}}
     if not quick:
-        from experiments.replay_table import HISTORIES
-
-        shipped = HISTORIES.relative_to(Path.cwd()) if _below_here(HISTORIES) else HISTORIES
-        runs["base"] = {"history": shipped / "base_uniform.npz"}
+        runs["base"] = {"history": Path(os.path.relpath(HISTORIES / "base_uniform.npz"))}
     if history is not None:
         runs["real"] = {"history": history} | ({"prompts": prompts} if prompts else {})
     jobs = []
@@ -114,10 +113,6 @@ def histories(store: Path, history: Path | None, prompts: Path | None, quick: bo
             ),
         ]
     return jobs
-
-
-def _below_here(path: Path) -> bool:
-    return path.is_relative_to(Path.cwd())
 
 
 def simulation(quick: bool) -> list[Job]:

@@ -7,6 +7,7 @@ from typing import Any
 from experiments import intervals, run_folder
 from experiments.processes import Ended
 from experiments.suite.plan import Job
+from experiments.suite.tables import GAINS
 
 STATE = "state.json"
 
@@ -65,7 +66,7 @@ def digest(store: Path) -> dict[str, Any]:
 def _replay(content: dict[str, Any]) -> dict[str, Any]:
     names = ("protocol", "observed", "tracker", "log_loss", "brier", "ece", "ece_noise_floor")
     rows = [{key: row[key] for key in names} for row in content["rows"] if row["split"] == "all"]
-    kept = [c for c in content["comparisons"] if (c["tracker"], c["rival"]) in PAIRS]
+    kept = [c for c in content["comparisons"] if (c["tracker"], c["rival"]) in GAINS]
     return {
         "history": content["history"],
         "labels": content["labels"],
@@ -77,15 +78,6 @@ def _replay(content: dict[str, Any]) -> dict[str, Any]:
 
 FITTED = ("logit_kalman", "fade_k0", "fade")
 """Trackers whose fitted parameters the report tells."""
-
-PAIRS = (
-    ("fade_k0", "logit_kalman"),
-    ("fade", "fade_k0"),
-    ("fade_shuffled", "fade_k0"),
-    ("fade_tags", "fade_k0"),
-    ("fade", "beta_tuned_free"),
-)
-"""Differences that the report tells: a common ability, loadings, controls."""
 
 
 def _parts(content: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from experiments import intervals
-from experiments.suite.store import PAIRS
 
 Row = tuple[str, ...]
 Figures = dict[str, Any]
@@ -17,6 +16,7 @@ GAINS = {
     ("fade_tags", "fade_k0"): "tags (sources) over K = 0",
     ("fade_shuffled", "fade_k0"): "shuffled loadings over K = 0 (control)",
 }
+"""Differences that the report tells: (tracker, rival)."""
 
 
 def of_kind(figures: Figures, part: str, kind: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def gains(figures: Figures) -> list[dict[str, Any]]:
     for run, replay in of_kind(figures, "histories", "replay").items():
         for each in replay["comparisons"]:
             pair = (each["tracker"], each["rival"])
-            if pair in GAINS and pair in PAIRS:
+            if pair in GAINS:
                 found.append(
                     {
                         "run": run,
@@ -194,7 +194,7 @@ def best(figures: Figures, factor: str) -> tuple[str, dict[str, float]] | None:
 def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:
     """Informative share of the tenth each tracker would have chosen, by run and protocol."""
     parts = of_kind(figures, "histories", "parts")
-    columns = [(run, i) for run, found in parts.items() for i in range(3)]
+    columns = _columns(parts)
     names: dict[str, str] = {}
     for found in parts.values():
         names |= {name: found["labels"][name] for name in found["chosen"]}
@@ -205,31 +205,32 @@ def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:
             each = parts[run]["chosen"].get(name)
             cells.append("–" if each is None else f"{each[i]['informative'][utility]:.3f}")
         rows.append(tuple(cells))
-    header = ["tracker"]
-    share = ["(all groups)"]
-    for run, i in columns:
-        entry = parts[run]["informative_share"][i]
-        header.append(f"{run_name(run)}, {protocol_name(entry)}")
-        share.append(f"{entry['share']:.3f}")
+    shares = (parts[run]["informative_share"][i]["share"] for run, i in columns)
     rows.sort(key=lambda row: row[1], reverse=True)
-    return tuple(header), [*rows, tuple(share)]
+    everyone = ("(all groups)", *(f"{share:.3f}" for share in shares))
+    return ("tracker", *columns.values()), [*rows, everyone]
+
+
+def _columns(parts: dict[str, Any]) -> dict[tuple[str, int], str]:
+    """Every run and protocol of `parts` jobs, with its name for people."""
+    return {
+        (run, i): f"{run_name(run)}, {protocol_name(entry)}"
+        for run, found in parts.items()
+        for i, entry in enumerate(found["informative_share"])
+    }
 
 
 def utilities(figures: Figures, tracker: str) -> tuple[Row, list[Row]]:
     """The same for one tracker, by what it ranks prompts by."""
     parts = of_kind(figures, "histories", "parts")
-    columns = [(run, i) for run, found in parts.items() for i in range(3)]
+    columns = _columns(parts)
     known = {run: found["chosen"][tracker] for run, found in parts.items()}
     names = list(next(iter(known.values()))[0]["informative"]) if known else []
     rows = [
         (name, *(f"{known[run][i]['informative'][name]:.3f}" for run, i in columns))
         for name in names
     ]
-    header = (
-        f"{run_name(run)}, {protocol_name(parts[run]['informative_share'][i])}"
-        for run, i in columns
-    )
-    return ("ranked by", *header), rows
+    return ("ranked by", *columns.values()), rows
 
 
 def fitted(figures: Figures) -> tuple[Row, list[Row]]:

@@ -18,6 +18,7 @@ from experiments.ablation_world import (
     score_shadow,
     told,
 )
+from experiments.cells import Cells
 from fade_jax.driver import LearnReport, Record
 from fade_jax.simulation import exposure
 from fade_jax.simulation.closed_loop import Scores
@@ -51,12 +52,12 @@ def test_finished_cells_are_kept_and_other_configurations_refused(tmp_path):
         return {"rmse": [0.5]}
 
     for _ in range(2):
-        store = fade_ablation.Store(tmp_path, config)
+        store = Cells(tmp_path, fade_ablation.identity(config))
         assert store.get("tracking", "K = 0", compute) == {"name": "K = 0", "rmse": [0.5]}
     assert len(calls) == 1
-    fade_ablation.Store(tmp_path, fade_ablation.Config(parts=("jump",)))
+    Cells(tmp_path, fade_ablation.identity(fade_ablation.Config(parts=("jump",))))
     with pytest.raises(ValueError, match="holds cells made with another seeds; take another"):
-        fade_ablation.Store(tmp_path, fade_ablation.Config(seeds=3))
+        Cells(tmp_path, fade_ablation.identity(fade_ablation.Config(seeds=3)))
     # Refused before anything is written.
     before = {p: p.read_bytes() for p in tmp_path.rglob("*.json")}
     with pytest.raises(ValueError, match="made with another seeds"):
