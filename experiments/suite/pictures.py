@@ -27,6 +27,8 @@ CAPTIONS = {
     "scales": "Above: each run. Below: what every family of trackers pays on it; lower left is"
     " best.",
     "parts": "The filter with one thing changed, 10 % of the visits shown.",
+    "live": "In training: dots are means over seeds, small marks the seeds. Above uniform choice"
+    " and rivals, then each method's ablation.",
 }
 
 
@@ -38,6 +40,7 @@ def known(figures: Figures) -> dict[str, str]:
         "when": "when" in figures.get("simulation", {}),
         "scales": bool(tables.of_kind(figures, "histories", "scales")),
         "parts": any(len(found["variants"]) > 5 for found in parts),
+        "live": len(figures.get("live", {})) > 1,
     }
     return {
         name: run_folder.markdown_figure(Path(f"{name}.png"), CAPTIONS[name])
@@ -54,6 +57,7 @@ def draw(folder: Path, figures: Figures) -> None:
         "when": lambda path: when_to_factor.draw(path, figures["simulation"]["when"]),
         "scales": lambda path: _scales(path, tables.of_kind(figures, "histories", "scales")),
         "parts": lambda path: _parts(path, tables.of_kind(figures, "histories", "parts")),
+        "live": lambda path: _live(path, figures["live"]),
     }
     for name in known(figures):
         drawing[name](folder / f"{name}.png")
@@ -151,4 +155,39 @@ def _parts(path: Path, parts: dict[str, Any]) -> Path:
     for axis in axes[:, 0]:
         axis.set_ylabel("log loss, nats / 1000")
     axes[0, 0].legend()
+    return look.save(figure, path)
+
+
+def _live(path: Path, live: dict[str, Any]) -> Path:
+    """Effective groups and validation: a row a method, every seed drawn."""
+    found = {each["method"]: each["figures"] for each in live.values()}
+    groups: dict[str, list[str]] = {}
+    for method in found:
+        whole = method if method in ("fade_thompson", "paced") else tables.live_base(method)
+        groups.setdefault(whole or "uniform", []).append(method)
+    order = [
+        (i, method)
+        for i, whole in enumerate(sorted(groups, key="uniform fade_thompson paced".split().index))
+        for method in sorted(groups[whole], key=lambda name: (name != whole, name))
+    ]
+    columns = {
+        "informative_realised": "informative share of the groups",
+        "validation_mean": "validation pass rate, mean over the run",
+    }
+    figure, axes = plt.subplots(
+        1, len(columns), figsize=(8.6, 0.3 * len(order) + 1.2), sharey=True, squeeze=False
+    )
+    for axis, (name, label) in zip(axes[0], columns.items(), strict=True):
+        for y, (i, method) in enumerate(order):
+            each = found[method][name]
+            axis.plot(
+                each["values"], [y] * len(each["values"]), "|", color=look.COLOURS[i], alpha=0.6
+            )
+            axis.plot(each["mean"], y, look.MARKERS[i], color=look.COLOURS[i], markersize=6)
+        if "uniform" in found:
+            axis.axvline(found["uniform"][name]["mean"], color="#999999", linewidth=1, zorder=0)
+        axis.set_xlabel(label)
+        axis.grid(axis="y", visible=False)
+    axes[0, 0].set_yticks(range(len(order)), [method for _, method in order])
+    axes[0, 0].invert_yaxis()
     return look.save(figure, path)

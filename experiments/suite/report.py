@@ -1,5 +1,6 @@
 """The suite's report: what pays, what to start with, and everything behind it."""
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,39 @@ DYNAMICS = (
 SHRINKAGE = ("ridge shrinkage, rate", "Robbins-Monro, first", "staged shrinkage, factor")
 
 
+def _range(gaps: list[dict[str, Any]]) -> str:
+    sizes = sorted(-1000 * each["mean"] for each in gaps)
+    if len(sizes) == 1:
+        return f"{sizes[0]:.1f}"
+    return f"{sizes[0]:.1f} to {sizes[-1]:.1f}"
+
+
+def _where(word: str, gaps: list[dict[str, Any]]) -> str:
+    """The places, or their number where they are many."""
+    if len(gaps) > 3:
+        return f"{word} in {len(gaps)}"
+    places = (f"{tables.run_name(gap['run'])} {gap['protocol']}" for gap in gaps)
+    sizes = (f" ({1000 * gap['mean']:.1f})" if word == "costs" else "" for gap in gaps)
+    return f"{word}: " + ", ".join(map("".join, zip(places, sizes, strict=True)))
+
+
 def when_it_pays(figures: Figures) -> list[str]:
     """Sentences, each from an interval: where a common ability and loadings pay, and where not."""
     lines = []
     for pair, what in tables.GAINS.items():
         found = [each for each in tables.gains(figures) if each["pair"] == pair]
-        for word in ("pays", "costs", "nothing shown"):
-            places = [
-                f"{tables.run_name(each['run'])}, {each['protocol']} ({1000 * each['mean']:+.1f})"
-                for each in found
-                if tables.verdict(each) == word
-            ]
-            if places:
-                lines.append(f"* {what[0].upper() + what[1:]} **{word}**: {'; '.join(places)}.")
+        if not found:
+            continue
+        by_word: dict[str, list[dict[str, Any]]] = {}
+        for each in found:
+            by_word.setdefault(tables.verdict(each), []).append(each)
+        said = [f"pays in {len(by_word.get('pays', []))} of {len(found)}"]
+        if "pays" in by_word:
+            said[0] += f" ({_range(by_word['pays'])})"
+        for word in ("costs", "nothing shown"):
+            if word in by_word:
+                said.append(_where(word, by_word[word]))
+        lines.append(f"* **{what[0].upper() + what[1:]}** {'; '.join(said)}.")
     when = figures.get("simulation", {}).get("when")
     if when is not None:
         for name, what in (
@@ -56,6 +77,13 @@ def when_it_pays(figures: Figures) -> list[str]:
     return lines
 
 
+def _at_the_edge(label: str, average: dict[str, float]) -> str:
+    """Says so where the best is the largest that was tried."""
+    if not all(name.isdigit() for name in average):
+        return ""
+    return "; it is the largest tried" if int(label) == max(map(int, average)) else ""
+
+
 def what_to_start_with(figures: Figures) -> list[str]:
     """Sentences: the best moment rule and K, and the fitted rates, over the recorded runs."""
     lines = []
@@ -70,15 +98,16 @@ def what_to_start_with(figures: Figures) -> list[str]:
             )
             lines.append(
                 f"* {factor[0].upper() + factor[1:]}: **{label}** has the least log loss, mean over"
-                f" runs, dense and sparse (others, thousandths of a nat behind: {others})."
+                f" runs, dense and sparse{_at_the_edge(label, average)} (others, thousandths of a"
+                f" nat behind: {others})."
             )
     header, rows = tables.fitted(figures)
     if rows:
         for name in ("common_drift", "intercept_drift"):
             values = sorted(float(row[header.index(name)]) for row in rows)
             lines.append(
-                f"* {name}: fitted between {values[0]:g} and {values[-1]:g} logits a visit"
-                f" (median {values[len(values) // 2]:g})."
+                f"* {name}: **{statistics.median(values):.2g}** logits a visit, the median of"
+                f" {len(values)} fits ({values[0]:.2g} to {values[-1]:.2g})."
             )
     return lines
 
@@ -94,13 +123,18 @@ def sections(content: dict[str, Any]) -> list[str]:
     figures = content["figures"]
     drawn = pictures.known(figures)
     out = []
+    gains = tables.gain_rows(figures)
     if pays := when_it_pays(figures):
         out += [
             "## When does factoring ability from difficulty pay?\n\nDifferences of log loss of"
-            " P(informative), thousandths of a nat a prediction; *pays* and *costs* where a 95 %"
-            " bootstrap interval over prompts excludes 0. One run each, so the intervals are of"
-            " prompts, not of runs.\n\n" + "\n".join(pays),
+            " P(informative), thousandths of a nat a prediction, over recorded runs and how much of"
+            " each is shown; *pays* and *costs* where a 95 % bootstrap interval over prompts"
+            " excludes 0. One run each, so the intervals are of prompts, not of runs.\n\n"
+            + "\n".join(pays),
         ]
+        if gains[1]:
+            out.append(run_folder.markdown_table(*gains))
+            out.append("Paired over prompts, 95 % intervals; **bold** pays, *italic* costs.")
         out += [drawn[name] for name in ("gains", "when") if name in drawn]
     if starts := what_to_start_with(figures):
         out += [
@@ -127,7 +161,6 @@ def sections(content: dict[str, Any]) -> list[str]:
         " and predicted.",
         tables.trackers(figures),
     )
-    out += _section("Gains", "Paired over prompts.", tables.gain_rows(figures), 3)
     when = figures.get("simulation", {}).get("when")
     if when is not None:
         out += _section(
@@ -176,9 +209,12 @@ def sections(content: dict[str, Any]) -> list[str]:
         "In training",
         "Both methods' ablations, at equal rollouts; means over seeds with 95 % t-intervals."
         " *Effective*: share of the generated groups that were informative. Validation pass rates"
-        " are on held-out prompts.",
+        " are on held-out prompts. Gaps are paired over seeds, **bold** where their interval"
+        " excludes 0: of a whole method to uniform choice, of an ablation to the whole method.",
         tables.live(figures),
     )
+    if "live" in drawn:
+        out.append(drawn["live"])
     out += _section("The runs", "One line each.", tables.states(content["runs"]))
     return out
 

@@ -118,20 +118,19 @@ def verdict(gap: dict[str, Any]) -> str:
 
 
 def gain_rows(figures: Figures) -> tuple[Row, list[Row]]:
-    """Gains in thousandths of a nat, and what they say."""
-    rows = [
-        (
-            GAINS[each["pair"]],
-            run_name(each["run"]),
-            each["protocol"],
-            "{:+.1f} ({:+.1f} to {:+.1f})".format(
-                *(1000 * each[key] for key in ("mean", "low", "high"))
-            ),
-            verdict(each),
+    """Gains in thousandths of a nat, a column a protocol; bold pays, italic costs."""
+    found = gains(figures)
+    columns = list(dict.fromkeys(each["protocol"] for each in found))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for each in sorted(found, key=lambda each: list(GAINS).index(each["pair"])):
+        said = "{:+.1f} ({:+.1f} to {:+.1f})".format(
+            *(1000 * each[key] for key in ("mean", "low", "high"))
         )
-        for each in sorted(gains(figures), key=lambda each: list(GAINS).index(each["pair"]))
-    ]
-    return ("what", "run", "shown", "log loss, thousandths of a nat", ""), rows
+        mark = {"pays": "**", "costs": "*"}.get(verdict(each), "")
+        row = cells.setdefault((GAINS[each["pair"]], run_name(each["run"])), {})
+        row[each["protocol"]] = f"{mark}{said}{mark}"
+    rows = [(*names, *(row.get(name, "–") for name in columns)) for names, row in cells.items()]
+    return ("what", "run", *columns), rows
 
 
 def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[Row]]:
@@ -253,13 +252,52 @@ def fitted(figures: Figures) -> tuple[Row, list[Row]]:
     return ("run", "tracker", *names), rows
 
 
+def live_base(method: str) -> str | None:
+    """What a live method is held against: uniform, or the method that it changes one part of."""
+    if method == "uniform":
+        return None
+    for whole in ("fade_thompson", "paced"):
+        if method != whole and method.startswith(whole.partition("_")[0] + "_"):
+            return whole
+    return "uniform"
+
+
 def live(figures: Figures) -> tuple[Row, list[Row]]:
-    """Both papers' ablations in training."""
-    names = ("informative_realised", "validation_end", "validation_mean", "distinct_prompts")
-    rows = [
-        (each["method"], *(intervals.show(each["figures"][name]) for name in names))
-        for each in figures.get("live", {}).values()
-    ]
-    rows.sort(key=lambda row: row[2], reverse=True)
-    header = ("method", "effective", "validation, end", "validation, mean", "distinct prompts")
+    """Both papers' ablations in training: each method, and its paired gap to its base."""
+    found = {each["method"]: each for each in figures.get("live", {}).values()}
+    names = ("informative_realised", "validation_mean", "validation_end")
+    rows = []
+    for method in sorted(found, key=lambda name: (live_base(name) or "", name)):
+        base = live_base(method)
+        cells = [method]
+        cells += [intervals.show(found[method]["figures"][name]) for name in names]
+        cells.append(f"{found[method]['figures']['distinct_prompts']['mean']:,.0f}")
+        gaps = None if base is None else live_gaps(found, method, base, names[:2])
+        cells += ["–", "–", "–"] if gaps is None else [str(base), *map(_signed, gaps)]
+        rows.append(tuple(cells))
+    header = (
+        *("method", "effective", "validation, mean", "validation, end", "distinct prompts"),
+        *("against", "effective, gap", "validation mean, gap"),
+    )
     return header, rows
+
+
+def live_gaps(
+    found: dict[str, Any], method: str, base: str, names: tuple[str, ...]
+) -> list[dict[str, Any]] | None:
+    """Intervals of paired differences over seeds; None where the seeds are not the same."""
+    if base not in found or found[base]["seeds"] != found[method]["seeds"]:
+        return None
+    values = [[found[each]["figures"][name]["values"] for name in names] for each in (method, base)]
+    return [
+        intervals.of([a - b for a, b in zip(*pair, strict=True)])
+        for pair in zip(*values, strict=True)
+    ]
+
+
+def _signed(gap: dict[str, Any]) -> str:
+    if gap["low"] is None:
+        return f"{gap['mean']:+.3f}"
+    sure = gap["low"] > 0 or gap["high"] < 0
+    said = f"{gap['mean']:+.3f} ({gap['low']:+.3f} to {gap['high']:+.3f})"
+    return f"**{said}**" if sure else said

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments import intervals
 from experiments.suite import __main__ as suite
 from experiments.suite import live, plan, report, store, tables
 from experiments.suite.plan import Job
+from experiments.suite.tables import live_base
 
 pytestmark = pytest.mark.standard_promotion
 
@@ -112,10 +114,48 @@ def test_words_follow_the_intervals():
     ]
     replay = {"comparisons": comparisons, "rows": [], "labels": {}, "fits": {}}
     lines = report.when_it_pays({"histories": {"replay_tiny": replay}})
-    assert [line.split("**")[1] for line in lines] == ["pays", "costs", "nothing shown"]
-    assert "tiny (ours), dense (-5.0)" in lines[0]
-    assert "sparse 10 % (+2.0)" in lines[1]
-    assert "cold 50 % (+1.0)" in lines[2]
+    assert lines == [
+        "* **A common ability: K = 0 over a logit Kalman filter a prompt** pays in 1 of 3 (5.0);"
+        " costs: tiny (ours) sparse 10 % (2.0); nothing shown: tiny (ours) cold 50 %."
+    ]
+    header, rows = tables.gain_rows({"histories": {"replay_tiny": replay}})
+    assert header == ("what", "run", "dense", "sparse 10 %", "cold 50 %")
+    assert rows[0][2:] == (
+        "**-5.0 (-6.0 to -4.0)**",
+        "*+2.0 (+1.0 to +3.0)*",
+        "+1.0 (-1.0 to +3.0)",
+    )
+
+
+def live_found(method, effective, validation, seeds=(0, 1, 2)):
+    figures = {"informative_realised": effective, "validation_mean": validation}
+    figures |= {"validation_end": validation, "distinct_prompts": [100.0] * len(seeds)}
+    return {
+        "method": method,
+        "seeds": list(seeds),
+        "figures": {name: intervals.of(values) for name, values in figures.items()},
+    }
+
+
+def test_an_ablation_is_held_against_the_method_it_changes():
+    assert [live_base(name) for name in ("uniform", "mopps", "paced", "fade_thompson")] == [
+        *(None, "uniform", "uniform", "uniform")
+    ]
+    assert [live_base(name) for name in ("fade_k0", "fade_greedy", "paced_no_replay")] == [
+        *("fade_thompson", "fade_thompson", "paced")
+    ]
+    live = {
+        "a": live_found("paced", [0.5, 0.6, 0.7], [0.2, 0.3, 0.4]),
+        "b": live_found("paced_no_replay", [0.4, 0.5, 0.6], [0.3, 0.3, 0.3]),
+    }
+    _, rows = tables.live({"live": live})
+    by_method = {row[0]: row for row in rows}
+    assert by_method["paced_no_replay"][5:7] == ("paced", "**-0.100 (-0.100 to -0.100)**")
+    # 4.303 x 0.1 / 3 ** 0.5
+    assert by_method["paced_no_replay"][7].endswith(
+        "0.000 (-0.248 to +0.248)"
+    )  # 4.303 x 0.1 / 3**.5
+    assert by_method["paced"][5:] == ("–", "–", "–")  # uniform is not there
 
 
 def test_the_best_choice_is_the_least_mean_over_runs():
