@@ -55,7 +55,7 @@ def run(main: Callable[[T], R], parse: Callable[[], T]) -> R:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
         if os.environ.get(TRACEBACK) or not is_refusal(error):
             raise
         print(f"{error}\n({TRACEBACK}=1 shows where)", file=sys.stderr)

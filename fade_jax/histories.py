@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int32, Shaped
 
+from fade_jax.json_files import read_json
 from fade_jax.pool import content_key
 from fade_jax.prompt_rows import prompt_text, read_field, read_rows
 
@@ -205,7 +206,7 @@ def load_pass_rate_lists(
         ValueError: naming the prompt index, the visit and the rate that is no multiple of 1/G; or
             the index without a text.
     """
-    rates: Mapping[str, list[float]] = json.loads(Path(path).read_text())
+    rates: Mapping[str, list[float]] = read_json(Path(path))
     indices = sorted(rates, key=int)
     lengths = [len(rates[index]) for index in indices]
     prompt_id = np.repeat(np.arange(len(indices)), lengths)

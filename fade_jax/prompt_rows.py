@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from fade_jax.json_files import read_json
+
 T = TypeVar("T")
 
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -163,10 +165,10 @@ def _files(path: Path, split: str | None) -> list[Path]:
     """The files of a data set, in order."""
     if path.is_dir():
         if (path / "dataset_dict.json").exists():
-            splits = _read_json(path / "dataset_dict.json").get("splits", [])
+            splits = read_json(path / "dataset_dict.json").get("splits", [])
             return _saved_files(path / _chosen(path, splits, split))
         if (path / "state.json").exists():
-            name = _read_json(path / "state.json").get("_split")
+            name = read_json(path / "state.json").get("_split")
             if split is not None and split != name:
                 raise ValueError(f"split: {path.name} holds {name!r} alone, not {split!r}")
             return _saved_files(path)
@@ -183,17 +185,10 @@ def _files(path: Path, split: str | None) -> list[Path]:
 
 
 def _saved_files(folder: Path) -> list[Path]:
-    state = _read_json(folder / "state.json")
+    state = read_json(folder / "state.json")
     if state.get("_indices_data_files"):
         raise ValueError(f"{folder.name}: saved with an indices mapping; save it flattened")
     return [folder / each["filename"] for each in state.get("_data_files", [])]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.parent.name}/{path.name}: {error}") from error
 
 
 def _parquet_files(folder: Path, split: str | None) -> list[Path]:

@@ -4,13 +4,13 @@ Shapes: `N` training prompts, `E` features of an embedding.
 """
 
 import dataclasses
-import json
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
 
+from fade_jax.json_files import read_json
 from paced_jax import partition
 from paced_jax.policy import language_model
 from paced_jax.policy.base_policies import WEIGHTS, BasePolicy, known_policies, load_base_policy
@@ -81,7 +81,7 @@ def load_task(
         return base, task, pools, None
     metadata: dict[str, Any] = {"decoder": dataclasses.asdict(model.config)}
     if name == "arithmetic" and config.policy == language_model.SMOLLM2:
-        metadata |= json.loads((WEIGHTS / "smollm2_rates.json").read_text())
+        metadata |= read_json(WEIGHTS / "smollm2_rates.json")
     return BasePolicy(model.graphdef, model.params, metadata), task, pools, model
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fade_jax.json_files import read_json
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.decoder import GraphDef, Params, abstract
 
@@ -98,7 +99,7 @@ def load_base_policy(name: str, directory: Path = WEIGHTS) -> BasePolicy:
     known = known_policies(directory)
     if name not in known:
         raise ValueError(f"name must be one of {known}, got {name!r}")
-    metadata = json.loads((directory / f"{name}.json").read_text())
+    metadata = read_json(directory / f"{name}.json")
     graphdef, shapes = abstract(DecoderConfig(**metadata["decoder"]))
     wanted = _flatten(shapes)
     with np.load(directory / f"{name}.npz", allow_pickle=False) as stored:

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  numpy then knows bfloat16
 import numpy as np
 
+from fade_jax.json_files import read_json
 from paced_jax.policy import weight_names
 from paced_jax.policy.config import DecoderConfig
 from paced_jax.policy.decoder import GraphDef, Params, abstract
@@ -37,7 +38,7 @@ def read_config(
     path = directory / "config.json"
     if not path.exists():
         raise ValueError(f"directory: {directory} has no config.json")
-    content = json.loads(path.read_text())
+    content = read_json(path)
     return of_description(content, str(path), dtype=dtype, param_dtype=param_dtype)
 
 
@@ -113,7 +114,7 @@ def shards(directory: Path) -> list[Path]:
     """
     index = directory / "model.safetensors.index.json"
     if index.exists():
-        files = set(json.loads(index.read_text())["weight_map"].values())
+        files = set(read_json(index)["weight_map"].values())
         found = [directory / name for name in sorted(files)]
     else:
         found = sorted(directory.glob("*.safetensors"))
@@ -124,13 +125,20 @@ def shards(directory: Path) -> list[Path]:
 
 
 def stream(files: list[Path]) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, array) of every tensor, read one at a time."""
-    from safetensors import safe_open
+    """(name, array) of every tensor, read one at a time.
+
+    Raises:
+        ValueError: a file is cut or damaged; names it.
+    """
+    from safetensors import SafetensorError, safe_open
 
     for path in files:
-        with safe_open(path, framework="numpy") as file:
-            for name in file.keys():
-                yield name, file.get_tensor(name)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                for name in file.keys():
+                    yield name, file.get_tensor(name)
+        except SafetensorError as error:
+            raise ValueError(f"{path.name}: {error}") from error
 
 
 def load(

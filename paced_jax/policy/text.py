@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
+from fade_jax.json_files import read_json
+
 Message = dict[str, str]
 """`{"role": "system" | "user" | "assistant", "content": text}`."""
 
@@ -91,11 +93,14 @@ def load(directory: Path) -> Tokenizer:
     path = directory / "tokenizer.json"
     if not path.exists():
         raise ValueError(f"directory: {directory} has no tokenizer.json")
-    backend = tokenizers.Tokenizer.from_file(str(path))
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # `tokenizers` raises nothing narrower
+        raise ValueError(f"{directory.name}/tokenizer.json: {error}") from error
     backend.no_truncation()  # as some files have it from training; it would cut prompts silently
     backend.no_padding()
     settings, generation = (
-        json.loads(file.read_text()) if file.exists() else {}
+        read_json(file) if file.exists() else {}
         for file in (directory / "tokenizer_config.json", directory / "generation_config.json")
     )
     special = {

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import command_line
+from paced_jax.verifiers import SandboxError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +30,10 @@ def command(module, *options, **environment):
 
 def refuse(config):
     raise ValueError(f"iterations: must be positive, got {config}")
+
+
+def lack(config):
+    raise SandboxError("sandbox: missing Landlock")
 
 
 def broken_in_numpy(config):
@@ -66,6 +71,14 @@ def test_a_mistake_in_the_code_keeps_its_traceback(main, monkeypatch):
     monkeypatch.setattr(command_line, "OURS", (__name__.partition(".")[0],))
     with pytest.raises((ValueError, TypeError)):
         command_line.run(main, lambda: 0)
+
+
+def test_a_machine_that_lacks_a_part_is_a_sentence_too(capsys, monkeypatch):
+    monkeypatch.setattr(command_line, "OURS", (__name__.partition(".")[0],))
+    with pytest.raises(SystemExit) as left:
+        command_line.run(lack, lambda: 0)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("sandbox: missing Landlock\n")
 
 
 def test_a_refusal_of_someone_else_keeps_its_traceback():

@@ -79,6 +79,16 @@ def test_directories_without_a_tokenizer_or_an_end_are_refused(tmp_path):
     assert text.load(directory).eos_id == 7
 
 
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+)
+def test_a_damaged_file_is_named(tmp_path, name):
+    directory = small_tokenizer(tmp_path)
+    (directory / name).write_text('{"model": ')
+    with pytest.raises(ValueError, match=rf"{tmp_path.name}/{name}: "):
+        text.load(directory)
+
+
 def test_rows_are_padded_on_the_right_and_bad_ones_named():
     tokens, mask = text.pad([[5, 6, 7], [8]])
     np.testing.assert_array_equal(tokens, [[5, 6, 7], [8, 0, 0]])

@@ -118,6 +118,24 @@ def test_options_a_decoder_has_not_are_refused_by_name(field, value):
         hf.of_description(content, "config.json")
 
 
+def test_a_damaged_description_or_index_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "lla')
+    with pytest.raises(ValueError, match=rf"{tmp_path.name}/config\.json: "):
+        hf.read_config(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("")
+    with pytest.raises(ValueError, match=rf"{tmp_path.name}/model\.safetensors\.index\.json: "):
+        hf.shards(tmp_path)
+
+
+def test_weights_cut_short_are_named(tmp_path):
+    whole = (MODELS / "llama_tied" / "model.safetensors").read_bytes()
+    (tmp_path / "config.json").write_bytes((MODELS / "llama_tied" / "config.json").read_bytes())
+    for kept in (0, 200, len(whole) - 1):
+        (tmp_path / "model.safetensors").write_bytes(whole[:kept])
+        with pytest.raises(ValueError, match=rf"{tmp_path.name}: model\.safetensors: "):
+            hf.load(tmp_path)
+
+
 def tensors_of(name="llama_untied"):
     config = hf.read_config(MODELS / name)
     return config, dict(hf.stream(hf.shards(MODELS / name)))
