@@ -267,7 +267,8 @@ def live(figures: Figures) -> tuple[Row, list[Row]]:
     found = {each["method"]: each for each in figures.get("live", {}).values()}
     names = ("informative_realised", "validation_mean", "validation_end")
     rows = []
-    for method in sorted(found, key=lambda name: (live_base(name) or "", name)):
+    bases = (None, "uniform", "fade_thompson", "paced")
+    for method in sorted(found, key=lambda name: (bases.index(live_base(name)), name)):
         base = live_base(method)
         cells = [method]
         cells += [intervals.show(found[method]["figures"][name]) for name in names]

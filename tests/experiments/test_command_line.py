@@ -117,6 +117,7 @@ def test_every_command_goes_by_this_one_way():
     assert [name for name, end in commands.items() if "command_line.run(" not in end] == []
 
 
+@pytest.mark.slow
 def test_commands_refuse_in_one_sentence(tmp_path):
     for module, options, sentence in (
         ("compare", [tmp_path / "none"], r"runs: .*none"),

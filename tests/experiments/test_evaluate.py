@@ -32,6 +32,7 @@ def config(directory, tmp_path, **changes):
     return evaluate.Config(**(plan | dict(out=tmp_path / "run") | changes))
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_kept_samples_and_a_call_that_was_ended_goes_on(
     directory, tmp_path, monkeypatch
 ):

@@ -65,6 +65,7 @@ def test_finished_cells_are_kept_and_other_configurations_refused(tmp_path):
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.json")} == before
 
 
+@pytest.mark.slow
 def test_loadings_told_are_of_one_size_and_as_informative_as_they_say():
     cases = make_cases(SMALL, range(3), num_skills=8)
     true = np.asarray(cases.world.loadings)

@@ -98,6 +98,7 @@ def test_a_peer_gives_the_same_answers(name, x64):
     np.testing.assert_allclose(got, ekf_loop(JOB, visits)[:, visited], rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_main_writes_what_scripts_read(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "installed", dict)
     results = filter_step.main(filter_step.replace(TINY, out=tmp_path))

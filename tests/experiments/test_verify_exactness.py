@@ -8,6 +8,7 @@ import pytest
 from experiments import exactness_checks, saturation_peers, verify_exactness
 
 
+@pytest.mark.slow
 def test_tiny_run_writes_everything(tmp_path):
     config = verify_exactness.Config(
         out=tmp_path,

@@ -221,7 +221,10 @@ def test_the_gauge_between_ability_and_intercepts_is_invisible(x64):
     np.testing.assert_allclose(run(3.0), run(0.0), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["pg", "adf", "ep", "laplace"])
+@pytest.mark.parametrize(
+    "name",
+    ["pg", "adf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ep", "laplace"))],
+)
 def test_an_update_never_widens_any_belief(x64, name):
     # The likelihood is log-concave, so the exact posterior cannot be wider either.
     rng = np.random.default_rng(0)
@@ -284,6 +287,7 @@ def test_intercepts_age_lazily_as_they_would_step_by_step(x64):
     assert fade.intercepts(model, state).var[0] < aged[0]
 
 
+@pytest.mark.slow
 def test_ridge_pulls_to_the_group_and_staged_follows_its_schedule(x64):
     hyper = hyperparameters.default(0, intercept_mean=0.5, intercept_drift=0.0)
     batch = observe([0], [8], [8], jnp.float64)
@@ -344,6 +348,7 @@ def test_tracker_readings_against_dense_algebra(x64):
     assert tracker.informative(state, 1).tolist() == [0.0] * 11
 
 
+@pytest.mark.slow
 def test_wide_and_narrow_pools_score_alike():
     """More skills than are unrolled take the matrix product; both must say the same."""
     loadings = np.concatenate([make_loadings(40, 5), np.zeros((40, 35))], 1)
@@ -451,6 +456,7 @@ def test_stays_sane_where_curvature_vanishes():
     assert float(jnp.abs(fade.predictive(model, state).mean).max()) < 40
 
 
+@pytest.mark.slow
 def test_float32_follows_float64_over_a_run(x64):
     rng = np.random.default_rng(0)
     loadings = make_loadings(200, 16)

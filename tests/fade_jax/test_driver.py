@@ -86,6 +86,7 @@ def test_a_step_is_traced_once():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_verdicts_from_the_host_give_the_same_run():
     inside, _ = play(make(), 5, chunk=1)
     outside = make(in_graph=False)
@@ -171,7 +172,11 @@ def test_predictions_are_made_before_the_outcomes():
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
-    [(float("nan"), "nan successes"), (float("inf"), "inf successes"), (2.0, "must be in 0..1")],
+    [
+        (float("nan"), "nan successes"),
+        pytest.param(float("inf"), "inf successes", marks=pytest.mark.slow),
+        (2.0, "must be in 0..1"),
+    ],
 )
 def test_an_impossible_verdict_raises_and_leaves_the_last_good_state(spoil, words):
     with pytest.raises(driver.DriverFault) as caught:
@@ -193,6 +198,7 @@ def test_a_learner_that_is_not_finite_raises_and_leaves_the_last_good_state():
     assert_same(good, caught.value.state)
 
 
+@pytest.mark.slow
 def test_the_good_iterations_before_a_fault_are_kept_and_the_run_goes_on():
     constants, seen = setup(), []
 
@@ -211,6 +217,7 @@ def test_the_good_iterations_before_a_fault_are_kept_and_the_run_goes_on():
     assert_same(whole, after)
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_seed_is_found_among_many():
     constants = setup()
     fine, bad = make(), make(bad_learner_at=0)

@@ -243,6 +243,7 @@ def test_variational_bound_never_falls(x64):
     assert bounds[-1] > bounds[0]
 
 
+@pytest.mark.slow
 def test_gradient_of_the_evidence_matches_finite_differences(x64):
     successes, trials = jnp.asarray([2.0, 8.0]), jnp.asarray([8.0, 8.0])
 

@@ -81,6 +81,7 @@ def test_mean_is_twice_the_jaakkola_jordan_coefficient(x64):
             np.testing.assert_allclose(gap[at_touch], 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_have_the_exact_moments():
     # 4,000 draws: the standard error of the mean is sqrt(var / 4000), of the variance about
     # var sqrt(2 / 4000) times a kurtosis factor below 2. 5 standard errors: false alarm < 1e-5.

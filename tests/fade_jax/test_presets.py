@@ -192,6 +192,7 @@ def test_sizes_reach_the_selector():
             make(budget=20, group_size=8)
 
 
+@pytest.mark.slow
 def test_fade_takes_other_selectors_and_refuses_unknown_ones():
     loadings = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
     sizes: dict[str, Any] = {"budget": 32, "group_size": 4}

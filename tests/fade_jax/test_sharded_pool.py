@@ -60,7 +60,11 @@ def test_trackers_without_loadings_split_what_is_per_prompt(tracker):
 
 def test_what_cannot_be_split_is_named():
     with pytest.raises(ValueError, match=r"intercept.mean has 1152 prompts, which 5 devices"):
-        specs(fade_state(1100), 1100, AbstractMesh((5,), ("prompts",)))
+        specs(
+            fade_state(1100),
+            1100,
+            AbstractMesh((5,), ("prompts",), axis_types=(AxisType.Auto,)),
+        )
     with pytest.raises(
         ValueError, match=r"successes has 1001 prompts, which 8 devices can't share"
     ):

@@ -68,6 +68,7 @@ def log_score(tracker, successes, trials):
     return info.log_evidence.sum() / trials.size
 
 
+@pytest.mark.slow
 def test_empirical_bayes_recovers_the_drift():
     """One ability moving .3 a step, seen through 60 prompts x 8: about 40 steps of evidence, so
     the fitted sd has a relative standard error near 1 / sqrt(2 x 40) = .11; bounds at 4 of them.
@@ -89,6 +90,7 @@ def test_empirical_bayes_recovers_the_drift():
     assert float(fit.score) > float(fit.trace[0])
 
 
+@pytest.mark.slow
 def test_gradient_through_the_filter_matches_finite_differences(x64):
     successes, trials = (jnp.asarray(x[:6, :8], jnp.float64) for x in simulated(0.3))
     loadings = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)) / np.sqrt(2))

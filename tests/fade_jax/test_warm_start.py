@@ -62,6 +62,7 @@ def test_a_warm_state_is_the_prior_with_the_first_runs_intercepts(x64):
     chex.assert_trees_all_equal(warm_start.init(model, fade.intercepts(model, prior)), prior)
 
 
+@pytest.mark.slow
 def test_frozen_intercepts_stay_bit_for_bit_and_the_ability_learns():
     model = make_model(kind=shrinkage.frozen)
     rng = np.random.default_rng(1)

@@ -54,6 +54,7 @@ def test_log_probs_are_those_of_the_wider_bucket():
     np.testing.assert_allclose(narrow.entropy, wide.entropy, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_in_buckets_is_the_run_and_traces_nothing_after_its_warm_up():
     make, setup, init = start(num_prompts=2)
     widths = choose_widths(ground().pools.train.prompt_mask.sum(1), 3)

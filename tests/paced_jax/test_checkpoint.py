@@ -102,6 +102,7 @@ def saved(tmp_path):
     return tmp_path, state
 
 
+@pytest.mark.slow
 def test_three_legs_are_one_run_bit_for_bit(tmp_path):
     # Row 36: the second resume is where a counter that restarts goes wrong.
     done = 0
@@ -148,6 +149,7 @@ def test_keys_go_on(saved):
     assert not np.array_equal(jax.random.key_data(first(1).key), jax.random.key_data(state.key))
 
 
+@pytest.mark.slow
 def test_the_optimiser_comes_back(saved):
     # Row 41: a restore whose result nobody kept.
     folder, state = saved

@@ -169,7 +169,7 @@ def test_prompt_embeddings_are_means_over_real_tokens():
     assert got.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_narrow_activations_can_be_sampled_scored_and_differentiated(dtype):
     graphdef, params = random_policy(dataclasses.replace(CONFIG, dtype=dtype))
     exact, _ = random_policy(CONFIG)

@@ -299,6 +299,7 @@ def test_a_value_that_is_not_a_number_is_named_and_the_last_good_state_kept():
     assert_kept(caught.value.state, good.states[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_policy_that_is_not_a_number_is_named_and_kept(scheduler):
     _, setup, _ = run_of(scheduler)

@@ -143,8 +143,13 @@ def uneven(name: str):
     )
 
 
+def later(*names):
+    """These of a test's cases, for the slow suite."""
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 # V and whole responses; means of responses; of tokens; log Z of a group under the policy itself.
-@pytest.mark.parametrize("name", ["paced", "grpo", "dapo", "vargrad"])
+@pytest.mark.parametrize("name", ["paced", *later("grpo", "dapo", "vargrad")])
 def test_the_gradient_summed_over_micro_batches_is_that_in_one_go(name):
     setup, learner, batch = setup_of(name), before(), uneven(name)
     lengths = np.asarray(batch.action_mask[:FRESH]).sum(1).reshape(4, -1).sum(1)
@@ -187,7 +192,7 @@ def part_of(batch, groups):
     return batch._replace(weight=jnp.where(keep, batch.weight, 0.0))
 
 
-@pytest.mark.parametrize("name", ["paced", "dapo"])
+@pytest.mark.parametrize("name", ["paced", *later("dapo")])
 def test_two_mini_batches_are_two_steps_from_one_old_policy(name):
     setup, learner = setup_of(name), before()
     verdicts = ONE_EACH.copy()
@@ -233,6 +238,7 @@ def test_two_mini_batches_are_two_steps_from_one_old_policy(name):
     assert norm(change(last.optimizer_state[1].policy, mine)) < 1e-4 * norm(mine)
 
 
+@pytest.mark.slow
 def test_mini_batches_and_micro_batches_go_together():
     setup, learner = setup_of("paced"), before()
     batch = batch_of(ONE_EACH)
@@ -277,6 +283,7 @@ def test_a_divided_step_was_traced_once():
     assert all(traces.count(key) == 1 for key in traces)
 
 
+@pytest.mark.slow
 def test_a_run_counts_steps_and_replays_as_before():
     make, setup, init = start(minibatches=2, num_prompts=6)
     step = driver.compile_step(make, chunk=4)

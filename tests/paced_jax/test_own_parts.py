@@ -91,6 +91,7 @@ def test_an_objective_of_ones_own_trains(monkeypatch):
     assert int(played.states[-1].learner.version) == 4
 
 
+@pytest.mark.slow
 def test_micro_batches_of_a_loss_of_ones_own_sum_to_the_whole(monkeypatch):
     made = RowLoss(loss=lambda rows: -rows.rewards * rows.log_probs.sum(axis=1), by_group=False)
     monkeypatch.setitem(OBJECTIVES, "imitate", lambda options: made)
@@ -112,6 +113,7 @@ def lenient(setup, rollouts):
     return (rollouts.tokens[:, 0] < tokens.DIGIT_0 + 8).astype(jnp.int8)
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_has_a_name_and_no_rates_of_the_digit_skills(monkeypatch):
     monkeypatch.setitem(TASKS, "repeat", one_digit)
     given = TrainConfig(task="repeat", scheduler="uniform", num_prompts=4, num_train=16)

@@ -258,6 +258,7 @@ def test_one_trace_over_iterations(policy, out):
     assert traces == before and traces.count(PROMPT.shape) == 1
 
 
+@pytest.mark.slow
 def test_vmapped_seeds_equal_single_runs(policy):
     """Loops of different lengths, each with its own parameters."""
     graphdef, params = policy

@@ -134,6 +134,7 @@ class Equal(SameLetter):
         )
 
 
+@pytest.mark.slow
 def test_on_the_host_the_skill_tasks_come_out_as_in_compiled_code():
     """Same key and batches, so the same rollouts; 8 prompts in batches of 3 leave one over."""
     world = skill_ground()
@@ -194,6 +195,7 @@ def text_config(directory, file, **changes):
     return TrainConfig(**(plan | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:prompts. .* are left out")
 def test_a_run_counts_what_the_verifier_says(directory, prompts, monkeypatch):
     monkeypatch.setattr(named, "open_verifier", lambda name: SameLetter())

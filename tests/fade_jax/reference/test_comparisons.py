@@ -49,6 +49,7 @@ def test_a_run_depends_on_its_own_seed_only(runs):
     assert ((runs.successes >= 0) & (runs.successes <= 8)).all()
 
 
+@pytest.mark.slow
 def test_expectation_propagation_is_near_the_exact_filter_and_one_newton_step_is_not(runs):
     exact = comparisons.exact_ability(runs, drift=0.1, ability_sd=0.7)
     near, far = (

@@ -66,6 +66,7 @@ def test_one_prompt_against_quadrature_on_the_line_and_on_the_plane():
         assert abs(products.mean - cov[0, 1]) < 4 * products.mean_error
 
 
+@pytest.mark.slow
 def test_two_abilities_with_known_intercepts_against_the_plane():
     """Correlated prior, a repeated prompt, an empty row: all that the update does to a batch."""
     loadings = np.array([[0.8], [-1.2], [0.3]])

@@ -41,6 +41,7 @@ def test_pinned_posteriors_of_one_logit():
     np.testing.assert_array_less(np.abs(found - np.array(list(pinned.values()))), 4 * error)
 
 
+@pytest.mark.slow
 def test_dynamic_run_against_the_plane():
     """One prompt visited twice: (psi_1, psi_2) has a correlated prior and a posterior on a grid.
 

@@ -79,6 +79,7 @@ def test_an_unknown_signal_counts_as_low():
     assert bool(info.low_signal)
 
 
+@pytest.mark.slow
 def test_random_sizes_always_spend_the_budget_on_distinct_prompts():
     rng = np.random.default_rng(7)
     for trial in range(8):

@@ -90,6 +90,7 @@ def test_admissions_that_no_rule_can_carry_out_are_named():
             inspect.unwrap(admission.build)(given, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "wanted"), [(presets.dapo, 11), (presets.lilo, 3)])
 def test_screening_in_a_closed_loop_learns_from_what_it_admits(preset, wanted):
     world = worlds.draw(jax.random.key(0), 100, 2, learning_rate=0.5, drift=0.0)

@@ -47,6 +47,7 @@ def fade(kind):
     return build
 
 
+@pytest.mark.slow
 def test_an_oracle_of_a_world_at_rest_chooses_best_and_errs_nowhere():
     def build(world, key):
         tracker = oracle.build(worlds.pass_rates(world, world.ability))
@@ -57,6 +58,7 @@ def test_an_oracle_of_a_world_at_rest_chooses_best_and_errs_nowhere():
     np.testing.assert_allclose(scores.informative_true, scores.informative_best, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_uniform_choice_scores_the_pool_average():
     def build(world, key):
         tracker = oracle.build(worlds.pass_rates(world, world.ability))
@@ -68,6 +70,7 @@ def test_uniform_choice_scores_the_pool_average():
     assert abs(realised - float(scores.informative_true.mean())) < 4 * 0.0125
 
 
+@pytest.mark.slow
 def test_training_raises_pass_rates_and_without_learning_nothing_moves():
     state, _, scores = simulate(uniform_choice, learning_rate=0.3, drift=0.0)
     assert (scores.mean_pass_rate[:, -1] > scores.mean_pass_rate[:, 0] + 0.02).all()
@@ -88,6 +91,7 @@ def test_loadings_that_say_something_help_and_shuffled_ones_do_not():
     assert known["informative"] < 0.8 * known["shuffled"]
 
 
+@pytest.mark.slow
 def test_a_simulated_run_is_reproducible():
     first, second = simulate(uniform_choice), simulate(uniform_choice)
     for a, b in zip(jax.tree.leaves(first[2]), jax.tree.leaves(second[2]), strict=True):

@@ -80,6 +80,7 @@ def test_a_tracker_predicts_then_absorbs_then_ages():
     assert np.isnan(exposure.rmse_within(error, np.zeros((12, N), bool))[0])
 
 
+@pytest.mark.slow
 def test_a_leap_of_one_skill_moves_its_prompts_within_two_iterations_and_no_others():
     """Twelve worlds of 120 prompts, each of one of four skills; skill 0 leaps by two logits."""
     prompts, skills, before = 120, 4, 40
