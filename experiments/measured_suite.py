@@ -70,3 +70,28 @@ def suite_chosen(results: Results) -> dict[str, Any]:
             shown = tables.protocol_name(entry)
             found.setdefault(run, {})[shown] = shares | {"all": entry["share"]}
     return found
+
+
+@figure
+def suite_live(results: Results) -> dict[str, Any]:
+    """In training: effective groups, validation, and their paired gaps to what a method changes."""
+    found = {each["method"]: each for each in results["suite"]["figures"]["live"].values()}
+    names = {"effective": "informative_realised", "validation": "validation_mean"}
+    out: dict[str, Any] = {}
+    for method, each in found.items():
+        out[method] = {name: each["figures"][key] for name, key in names.items()}
+        base = tables.live_base(method)
+        gaps = base and tables.live_gaps(found, method, base, tuple(names.values()))
+        if gaps:
+            out[method] |= {f"{name}_gap": gap for name, gap in zip(names, gaps, strict=True)}
+    return out
+
+
+@figure
+def suite_step(results: Results) -> dict[str, Any]:
+    """Milliseconds of a tracker's step, median: pool size, tracker."""
+    by_size = results["suite"]["figures"]["overhead"]["trackers"]["steps"]
+    return {
+        size: {name: found["median"] for name, found in steps.items()}
+        for size, steps in by_size.items()
+    }
