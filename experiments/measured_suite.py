@@ -81,6 +81,7 @@ def suite_live(results: Results) -> dict[str, Any]:
     for method, each in found.items():
         out[method] = {name: each["figures"][key] for name, key in names.items()}
         base = tables.live_base(method)
+        out[method]["rollouts"] = each["figures"]["rollouts"]["mean"]
         gaps = base and tables.live_gaps(found, method, base, tuple(names.values()))
         if gaps:
             out[method] |= {f"{name}_gap": gap for name, gap in zip(names, gaps, strict=True)}
@@ -92,6 +93,6 @@ def suite_step(results: Results) -> dict[str, Any]:
     """Milliseconds of a tracker's step, median: pool size, tracker."""
     by_size = results["suite"]["figures"]["overhead"]["trackers"]["steps"]
     return {
-        size: {name: found["median"] for name, found in steps.items()}
+        size: {"prompts": int(size)} | {name: found["median"] for name, found in steps.items()}
         for size, steps in by_size.items()
     }
