@@ -167,7 +167,9 @@ def _live(path: Path, live: dict[str, Any]) -> Path:
         groups.setdefault(whole or "uniform", []).append(method)
     order = [
         (i, method)
-        for i, whole in enumerate(sorted(groups, key="uniform fade_thompson paced".split().index))
+        for i, whole in enumerate(
+            name for name in ("uniform", "fade_thompson", "paced") if name in groups
+        )
         for method in sorted(groups[whole], key=lambda name: (name != whole, name))
     ]
     columns = {

@@ -88,6 +88,11 @@ def encode_pools(
                 too_long += 1
             else:
                 rows.append((ids, pool.sources[i], pool.texts[i], pool.answers[i]))
+        if not np.any(pool.split == split):
+            raise ValueError(
+                f"prompts: of {len(pool.keys)} none falls into the split {split}; splits are drawn"
+                " by content, so give more prompts"
+            )
         if not rows:
             raise ValueError(
                 f"prompts: none of at most {max_prompt_tokens} tokens for {split};"

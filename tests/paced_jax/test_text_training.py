@@ -94,6 +94,10 @@ def test_prompts_of_a_file_are_split_by_content_and_long_ones_left_out(tmp_path)
     assert left + too_long == seen == 300
     with pytest.raises(ValueError, match="prompts: none of at most 2 tokens for train; 300 were"):
         encode_pools(loaded, tokenizer(), 3, chat=False, max_prompt_tokens=2)
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    with pytest.raises(ValueError, match="prompts: of 1 none falls into the split"):
+        encode_pools(load_pool(few), tokenizer(), 3)
     with pytest.raises(ValueError, match="answer: the prompts need answers"):
         encode_pools(load_pool(prompts, answer=None), tokenizer(), 3)
 
