@@ -11,6 +11,7 @@ of a trained run. Every batch is kept; a call that was ended goes on after the l
 
 import contextlib
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,12 @@ from paced_jax.verifiers.verdicts import NONE, RIGHT
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """What Qwen2.5-Math's evaluation asks for."""
+READ = (
+    "The verifier of mathematics reads the last \\boxed{}, else what follows the last #### or"
+    " 'answer is', else a response of one line as a whole; ask for one of these, in the prompts or"
+    f" by --instruction, for instance: {BOXED}"
+)
+"""Said where nothing was right."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +64,10 @@ class Config:
     """Column of the gold answers; nested ones by a dotted path."""
     verifier: VerifierName = "math"
     """What judges answers to `prompts`."""
-    instruction: str = BOXED
-    """Follows every problem of a benchmark, on a line of its own."""
+    instruction: str | None = None
+    """Follows every problem, on a line of its own. None: for a benchmark "Please reason step by
+    step, and put your final answer within \\boxed{}.", for your own prompts nothing. The verifier of
+    mathematics reads boxes, `####`, "answer: 4", and bare answers: let prompts ask for one."""
     chat: Literal["auto", "on", "off"] = "auto"
     """Write prompts by the model's chat template; auto: if it has one."""
     rollouts: int = 8
@@ -89,12 +98,11 @@ class Config:
             )
         if bool(self.benchmark) != (self.path is not None):
             raise ValueError(f"path: is the file of a benchmark, got {self.path}")
-        idle = ("instruction",) if self.prompts else ("prompt_column", "answer_column", "verifier")
+        idle = () if self.prompts else ("prompt_column", "answer_column", "verifier")
         for field in dataclasses.fields(self):
             if field.name in idle and getattr(self, field.name) != field.default:
                 raise ValueError(
-                    f"{field.name}: {getattr(self, field.name)!r} has no effect with"
-                    f" {'prompts' if self.prompts else 'a benchmark'}"
+                    f"{field.name}: {getattr(self, field.name)!r} has no effect with a benchmark"
                 )
         for name in ("rollouts", "max_tokens", "max_prompt_tokens", "batch_size", "workers"):
             if getattr(self, name) < 1:
@@ -109,6 +117,13 @@ class Config:
         """The verifier."""
         return "math" if self.benchmark else self.verifier
 
+    @property
+    def asked_for(self) -> str:
+        """The instruction."""
+        if self.instruction is None:
+            return BOXED if self.benchmark else ""
+        return self.instruction
+
 
 def read_problems(config: Config) -> LoadedPool:
     """The problems in the order of their file; rows of equal text are one."""
@@ -116,7 +131,7 @@ def read_problems(config: Config) -> LoadedPool:
         return load_pool(config.prompts, prompt=config.prompt_column, answer=config.answer_column)
     assert config.path is not None
     problems = load_benchmark(config.benchmark, config.path)
-    texts = [f"{problem.text}\n{config.instruction}".strip() for problem in problems]
+    texts = [problem.text.strip() for problem in problems]
     pool, row_to_prompt = build_pool(texts, [problem.answer for problem in problems])
     return LoadedPool(pool, row_to_prompt, (), None, None)
 
@@ -128,6 +143,7 @@ def encode(config: Config, loaded: LoadedPool, model: LanguageModel) -> SkillPoo
     return encode_all(
         loaded,
         model.tokenizer,
+        instruction=config.asked_for,
         chat=template if config.chat == "auto" else config.chat == "on",
         max_prompt_tokens=config.max_prompt_tokens,
         limit=config.limit,
@@ -251,6 +267,7 @@ def to_json(
                 "gold": str(pool.gold[prompt]),
                 "responses": responses[rows],
                 "verdicts": batch.verdicts[rows].tolist(),
+                "reasons": batch.reasons[rows],
                 "tokens": lengths[rows],
                 "ended": ended[rows].tolist(),
             }
@@ -273,10 +290,12 @@ def summarise(batches: list[dict[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"verifier: no verdict on any of {verdicts.size} responses")
     scores: list[Score] = score_table(right[judged], trials[judged])
     tokens = np.array([problem["tokens"] for problem in problems])
+    reasons = Counter(reason for problem in problems for reason in problem["reasons"])
     return {
         "problems": len(problems),
         "without_a_verdict": int((~judged).sum()),
         "responses_without_a_verdict": float((verdicts == NONE).mean()),
+        "reasons": dict(reasons.most_common()),
         "scores": [score._asdict() for score in scores],
         "tokens": int(tokens.sum()),
         "tokens_a_response": float(tokens.mean()),
@@ -305,7 +324,11 @@ def report(folder: Path, config: Config, results: dict[str, Any]) -> None:
         " count neither as right nor as wrong. The interval covers the choice of the problems and"
         " the noise of the rollouts, the last column the noise alone (one standard error)."
     )
-    run_folder.console.print(notes)
+    how = [f"{count} {reason}" for reason, count in results["reasons"].items()]
+    notes += f" How the verdicts came about: {', '.join(how)}."
+    if config.judged_by == "math" and results["scores"][0]["mean"] == 0:
+        notes += f" Nothing was right. {READ}"
+    run_folder.console.print(notes, markup=False)
     run_folder.write_report(folder, title, [run_folder.markdown_table(header, rows), notes])
 
 

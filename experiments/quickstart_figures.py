@@ -68,7 +68,15 @@ def draw(
 def _band(axis, x, curves: np.ndarray, index: int, label: str) -> None:
     """Mean over seeds and, faintly, their range."""
     colour = figures.COLOURS[index % len(figures.COLOURS)]
-    axis.plot(x, curves.mean(axis=0), figures.LINES[index % 4], color=colour, label=label, zorder=3)
+    axis.plot(
+        x,
+        curves.mean(axis=0),
+        figures.LINES[index % 4],
+        color=colour,
+        label=label,
+        marker="o" if len(x) < 4 else None,
+        zorder=3,
+    )
     if len(curves) > 1:
         axis.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.13)
 
@@ -77,7 +85,7 @@ def _progress(folder: Path, runs: Runs, groups, held_out: int) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7), sharex=True)
     for i, (name, summaries) in enumerate(runs.items()):
         flags = np.array([~g["degenerate"] for g in groups[name]]).mean(axis=2)  # [seeds, its]
-        window = max(1, min(10, flags.shape[1]))
+        window = max(1, min(10, flags.shape[1] // 10))
         blocks = flags[:, : flags.shape[1] // window * window]
         blocks = blocks.reshape(len(flags), -1, window).mean(axis=2)
         per_iteration = summaries[0]["rollouts"] / flags.shape[1]

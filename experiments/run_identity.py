@@ -10,7 +10,7 @@ import jax
 from experiments import run_folder
 from paced_jax.training import TrainConfig
 
-FORMAT = 6
+FORMAT = 7
 """Of the files of a run; raised whenever what they hold, or how runs are made, changes."""
 
 

@@ -151,7 +151,7 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     looks = 1 + -(-config.iterations // bench.watch.eval_every)
     validation = len(run.pools.validation.skill) * bench.watch.eval_group_size
     test = len(run.pools.test.skill) * bench.watch.test_group_size
-    per_rollout = time_evaluation(bench, run) / validation
+    per_rollout = time_evaluation(bench, run)
     return {
         "rollouts": rollouts_of(config),
         "tokens_expected": round(timing["tokens_per_iteration"] * config.iterations),
@@ -183,17 +183,19 @@ def time_chunk(run: Run) -> dict[str, float]:
 
 
 def time_evaluation(bench: live_run.Bench, run: Run) -> float:
-    """Seconds of one look at the validation prompts, compile time apart."""
+    """Seconds of a rollout when the policy is looked at, compile time apart."""
+    batch = jax.tree.map(lambda x: x[: bench.watch.eval_batch], run.pools.validation)
     for _ in range(2):
         started = time.perf_counter()
         live_run.evaluate_pool(
             bench,
             run.base.params,
-            run.pools.validation,
+            batch,
             jax.random.key(0),
             bench.watch.eval_group_size,
         )
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return seconds / (len(batch.skill) * bench.watch.eval_group_size)
 
 
 def main(config: Config) -> dict[str, Any]:
@@ -208,7 +210,10 @@ def main(config: Config) -> dict[str, Any]:
     training = training_part(config)
     run_identity.check_cadence(training, config.watch)
     if config.dry_run:
-        run_folder.console.print("Compiling and timing two chunks and every piece: a minute or so.")
+        run_folder.console.print(
+            "Compiling and timing two chunks and every piece: a minute or so, some minutes with a"
+            " language model."
+        )
         with run_folder.console.status("compiling and timing"):
             with contextlib.closing(live_run.open_bench(training, config.watch)) as bench:
                 result = estimate(bench, training)
@@ -285,7 +290,7 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
         *((f"test {run_folder.shown(name)}", test[name]) for name in test if _is_pass_at(name)),
         ("test distinct correct answers a prompt", test["distinct_correct"]),
         ("distinct prompts trained on", summary["distinct_prompts"]),
-        ("mean beta KL of a step", summary["mean_beta_kl"]),
+        ("mean beta KL of a step", _measured(summary["mean_beta_kl"])),
         ("greatest sampler / trainer log-prob gap", summary["greatest_log_prob_gap"]),
         ("mean entropy, nats", summary["mean_entropy"]),
         ("share of steps clipped", summary["mean_policy_clipped"]),
@@ -305,6 +310,10 @@ def report(folder: Path, summary: dict[str, Any]) -> None:
             run_folder.markdown_table(("length", "test pass@1"), lengths),
         ],
     )
+
+
+def _measured(figure: float | None) -> float | str:
+    return "not measured" if figure is None else figure
 
 
 def _words(name: str) -> str:

@@ -76,8 +76,8 @@ def whiten(
     num_skills = rank if num_skills is None else num_skills
     if not 0 <= num_skills <= rank:
         raise ValueError(
-            f"num_skills: {num_skills} is not in 0..{rank}; the centred features span {rank} "
-            "directions"
+            f"num_skills: {num_skills} is not in 0..{rank}; the centred features of {len(rows)}"
+            f" prompts span {rank} directions: take fewer skills, or more prompts"
         )
     variances = singular**2 / len(rows)
     components = directions[:num_skills]

@@ -30,12 +30,14 @@ class Batch(NamedTuple):
         tokens: [M * G, T].
         action_mask: [M * G, T].
         verdicts: [M * G], 1, 0 or -1.
+        reasons: [M * G], how each verdict came about.
     """
 
     prompts: Int[np.ndarray, " M"]
     tokens: Int[np.ndarray, "R T"]
     action_mask: Bool[np.ndarray, "R T"]
     verdicts: Int8[np.ndarray, " R"]
+    reasons: tuple[str, ...]
 
 
 def make_sampler(
@@ -109,7 +111,8 @@ def batches(
         live = min(batch_size, count - first)
         tokens, _, mask = (np.asarray(x)[: live * group_size] for x in drawn)
         golds = np.repeat(pool.gold[prompts[:live]], group_size).tolist()
-        yield Batch(prompts[:live], tokens, mask, judge.verdicts(tokens, mask, golds))
+        judged = judge.verify(tokens, mask, golds)
+        yield Batch(prompts[:live], tokens, mask, judged.verdict, judged.reason)
 
 
 def evaluate(

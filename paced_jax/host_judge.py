@@ -14,6 +14,7 @@ from paced_jax.verifiers import (
     CodeVerifier,
     MathVerifier,
     ReasoningVerifier,
+    Verdicts,
     Verifier,
     code_answers,
     reasoning_tasks,
@@ -50,8 +51,17 @@ class Judge(NamedTuple):
             action_mask: [R, T], tokens that were sampled.
             golds: [R].
         """
+        return self.verify(tokens, action_mask, golds).verdict
+
+    def verify(
+        self,
+        tokens: Int[np.ndarray, "R T"],
+        action_mask: Bool[np.ndarray, "R T"],
+        golds: Sequence[str],
+    ) -> Verdicts:
+        """Verdicts with their reasons; arguments as `verdicts`."""
         responses = self.tokenizer.decode_responses(np.asarray(tokens), np.asarray(action_mask))
-        return self.verifier.verify(responses, list(golds)).verdict
+        return self.verifier.verify(responses, list(golds))
 
 
 def check_golds(name: VerifierName, golds: Sequence[str]) -> None:

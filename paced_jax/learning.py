@@ -75,6 +75,7 @@ class LearnMetrics(NamedTuple):
         reward: mean reward of the batch, replayed rows included.
         beta_kl: beta KL(before || after all steps), per response, over fresh rows, estimated as in
             `divergence`: what V overstates the pass rate by. beta is 1 under policy gradients.
+            NaN where `measure_kl` is off.
         entropy: of the policy before, mean over fresh actions, nats.
         log_prob_gap: largest |sampler - trainer| log-probability of a fresh action, both of the
             policy before, nats.
@@ -158,7 +159,7 @@ def learn(
 
     fresh = num_rows - num_replayed
     mask = (batch.action_mask & (batch.weight > 0)[:, None])[:fresh]
-    kl = jnp.zeros(())
+    kl = jnp.full((), jnp.nan)
     if options.measure_kl:
         moved = steps.force(learner.params.policy).log_probs - stats.log_probs
         kl = weighted_mean(over_actions(divergence(moved[:fresh]), mask), live_rows(mask, None))

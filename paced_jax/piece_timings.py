@@ -20,13 +20,18 @@ PIECES = ("choose", "sample", "verify", "admit", "learn", "record")
 """The pieces of an iteration, in order."""
 
 
+_ENOUGH_SECONDS = 5.0
+"""A piece that has been timed for so long is not timed again."""
+
+
 def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, float]:
     """Times choose, sample, verify, admit, learn and record on one iteration.
 
     Args:
         run: what to time.
         state: where; not changed.
-        repeats: timed calls of each piece, after one that compiles; the median counts.
+        repeats: timed calls of each piece, after one that compiles; fewer of a piece that takes
+            seconds. The median counts.
 
     Returns:
         {`<piece>_seconds`: median}.
@@ -43,6 +48,8 @@ def piece_seconds(run: Run, state: RunState, *, repeats: int = 5) -> dict[str, f
             started = time.perf_counter()
             jax.block_until_ready(compiled(*args))
             taken.append(time.perf_counter() - started)
+            if sum(taken) > _ENOUGH_SECONDS:
+                break
         seconds[f"{name}_seconds"] = statistics.median(taken)
         return result
 

@@ -19,6 +19,7 @@ TEXT_OPTIONS = (
     "answer_column",
     "source_column",
     "verifier",
+    "instruction",
     "chat",
     "max_prompt_tokens",
     "max_tokens",
@@ -53,6 +54,9 @@ class TrainConfig:
     """Column that says where a prompt comes from; none if empty."""
     verifier: VerifierName = "math"
     """What judges answers to `prompts`: mathematics, programs, or tasks of reasoning-gym."""
+    instruction: str = ""
+    """Follows every one of `prompts`, on a line of its own, such as "Put your final answer within
+    \\boxed{}.": the verifier of mathematics reads boxes, `####`, "answer: 4", and bare answers."""
     chat: Literal["auto", "on", "off"] = "auto"
     """Write `prompts` by the model's chat template; auto: if it has one."""
     max_prompt_tokens: int = 256

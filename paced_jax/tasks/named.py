@@ -84,6 +84,7 @@ def prompts(config: Any, model: LanguageModel | None) -> tuple[Task, SkillPools]
         loaded,
         model.tokenizer,
         config.pool_seed,
+        instruction=config.instruction,
         chat=template if config.chat == "auto" else config.chat == "on",
         max_prompt_tokens=config.max_prompt_tokens,
         num_train=config.num_train,

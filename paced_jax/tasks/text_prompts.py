@@ -26,7 +26,12 @@ class Encoded(NamedTuple):
 
 
 def prompt_ids(
-    text: str, tokenizer: Tokenizer, *, system: str | None = None, chat: bool = True
+    text: str,
+    tokenizer: Tokenizer,
+    *,
+    system: str | None = None,
+    instruction: str = "",
+    chat: bool = True,
 ) -> list[int]:
     """Tokens of a prompt.
 
@@ -34,12 +39,15 @@ def prompt_ids(
         text: what the user says.
         tokenizer: of the model.
         system: message before it.
+        instruction: follows it, on a line of its own; none if empty.
         chat: write it by the model's chat template; else the text is taken as it is, after the
             system message and an empty line.
 
     Raises:
         ValueError: chat for a model without a template.
     """
+    if instruction:
+        text = f"{text}\n{instruction}"
     if not chat:
         return tokenizer.encode(text if system is None else f"{system}\n\n{text}")
     messages = [] if system is None else [{"role": "system", "content": system}]
@@ -51,6 +59,7 @@ def encode_pools(
     tokenizer: Tokenizer,
     seed: int,
     *,
+    instruction: str = "",
     chat: bool = True,
     max_prompt_tokens: int = 256,
     num_train: int = 8192,
@@ -62,6 +71,7 @@ def encode_pools(
         loaded: from `fade_jax.pool_files.load_pool`, with answers.
         tokenizer: of the model.
         seed: which prompts are taken where there are more, and their order.
+        instruction: as `prompt_ids`.
         chat: as `prompt_ids`.
         max_prompt_tokens: longer prompts are left out; P is the longest of those left.
         num_train: most training prompts.
@@ -77,13 +87,14 @@ def encode_pools(
     if pool.answers is None:
         raise ValueError("answer: the prompts need answers, for the verifier")
     order = np.random.default_rng(seed).permutation(len(pool.keys))
+    form = {"system": loaded.system, "instruction": instruction, "chat": chat}
     parts, too_long = [], 0
     for split, most in zip(SPLITS, (num_train, num_held_out, num_held_out), strict=True):
         rows = []
         for i in order[pool.split[order] == split]:
             if len(rows) == most:
                 break
-            ids = prompt_ids(pool.texts[i], tokenizer, system=loaded.system, chat=chat)
+            ids = prompt_ids(pool.texts[i], tokenizer, **form)
             if len(ids) > max_prompt_tokens:
                 too_long += 1
             else:
@@ -107,6 +118,7 @@ def encode_all(
     loaded: LoadedPool,
     tokenizer: Tokenizer,
     *,
+    instruction: str = "",
     chat: bool = True,
     max_prompt_tokens: int = 2048,
     limit: int | None = None,
@@ -116,6 +128,7 @@ def encode_all(
     Args:
         loaded: from `fade_jax.pool_files.load_pool`, with answers.
         tokenizer: of the model.
+        instruction: as `prompt_ids`.
         chat: as `prompt_ids`.
         max_prompt_tokens: P is the longest prompt.
         limit: only the first so many.
@@ -131,7 +144,7 @@ def encode_all(
         raise ValueError("answer: the prompts need answers, for the verifier")
     rows = []
     for i, text in enumerate(pool.texts[:limit]):
-        ids = prompt_ids(text, tokenizer, system=loaded.system, chat=chat)
+        ids = prompt_ids(text, tokenizer, system=loaded.system, instruction=instruction, chat=chat)
         if len(ids) > max_prompt_tokens:
             raise ValueError(
                 f"max_prompt_tokens: prompt {i} has {len(ids)} tokens, at most {max_prompt_tokens}"

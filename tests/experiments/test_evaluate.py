@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from text_world import SameLetter, model, tokenizer, write_prompts
+from text_world import SameLetter, model, write_prompts
 
 from experiments import evaluate, run_folder
 from paced_jax.policy import language_model
+from paced_jax.tasks.text_prompts import prompt_ids
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,9 @@ def test_scores_are_those_of_the_kept_samples_and_a_call_that_was_ended_goes_on(
     rates, tokens = [], 0
     for problem in (problem for batch in batches for problem in batch["problems"]):
         assert eval(problem["text"].rstrip("=")) == int(problem["gold"])
-        pairs = zip(problem["responses"], problem["verdicts"], strict=True)
-        for text, verdict in pairs:
+        pairs = zip(problem["responses"], problem["verdicts"], problem["reasons"], strict=True)
+        for text, verdict, reason in pairs:
+            assert reason == ("none" if verdict == -1 else "read")
             assert verdict == (-1 if "\x00" in text else int(problem["gold"] in text))
         judged = [verdict for verdict in problem["verdicts"] if verdict >= 0]
         rates.append(np.mean(judged))
@@ -92,11 +94,14 @@ def test_scores_by_hand():
         {"verdicts": [1, -1, -1, -1], "tokens": [5, 5, 5, 5], "ended": [False] * 4},
         {"verdicts": [-1, -1, -1, -1], "tokens": [5, 1, 1, 1], "ended": [False, True, True, True]},
     ]
+    for problem in problems:
+        problem["reasons"] = [("wrong", "equal", "late")[v] for v in problem["verdicts"]]
     got = evaluate.summarise([{"problems": problems[:2]}, {"problems": problems[2:]}])
     assert got["scores"][0]["score"] == "avg@1" and got["scores"][0]["mean"] == 0.75
     assert got["without_a_verdict"] == 1
     assert got["responses_without_a_verdict"] == pytest.approx(7 / 12)
     assert got["cut_off"] == pytest.approx(5 / 12) and got["tokens"] == 36
+    assert list(got["reasons"].items()) == [("late", 7), ("equal", 3), ("wrong", 2)]
     with pytest.raises(ValueError, match="verifier: no verdict on any of 4 responses"):
         evaluate.summarise([{"problems": problems[2:]}])
 
@@ -107,7 +112,6 @@ def test_scores_by_hand():
         (dict(prompts=None), "benchmark: needs either"),
         (dict(benchmark="gsm8k"), "benchmark: needs either"),
         (dict(prompts=None, benchmark="gsm8k"), "path: is the file of a benchmark, got None"),
-        (dict(instruction="Go."), r"instruction: 'Go\.' has no effect with prompts"),
         (
             dict(prompts=None, benchmark="gsm8k", path=Path("f"), verifier="code"),
             "verifier: 'code' has no effect with a benchmark",
@@ -152,5 +156,18 @@ def test_a_benchmark_is_judged_by_the_math_verifier(directory, tmp_path):
     assert got["problems"] == 2 and got["scores"][0]["mean"] == 0.0
     (batch,) = (tmp_path / "run" / "samples").iterdir()
     first = run_folder.read_json(batch)["problems"][0]
-    assert first["gold"] == "1" and first["text"].endswith("within \\boxed{}.")
-    assert tokenizer().encode(first["text"])
+    assert first["gold"] == "1" and first["text"] == "How much is 0 + 1?"
+    assert "Nothing was right. The verifier of mathematics reads the last \\boxed{}" in (
+        (tmp_path / "run" / "report.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("instruction", [None, "Give a box."])
+def test_an_instruction_follows_every_problem(directory, tmp_path, instruction):
+    plan = config(directory, tmp_path, instruction=instruction)
+    known = language_model.load(plan.policy)
+    pool = evaluate.encode(plan, evaluate.read_problems(plan), known)
+    for row, text in enumerate(pool.text):
+        asked = text if instruction is None else f"{text}\nGive a box."
+        ids = pool.prompt_tokens[row][pool.prompt_mask[row]].tolist()
+        assert ids == prompt_ids(asked, known.tokenizer)

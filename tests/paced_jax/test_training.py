@@ -113,6 +113,7 @@ IDLE = [
     ({}, {"source_column": "source"}),
     ({}, {"verifier": "code"}),
     ({}, {"chat": "off"}),
+    ({}, {"instruction": "Be brief."}),
     ({}, {"max_prompt_tokens": 9}),
     ({}, {"max_tokens": 9}),
     ({}, {"num_held_out": 9}),
