@@ -66,8 +66,8 @@ class Config:
     """What judges answers to `prompts`."""
     instruction: str | None = None
     """Follows every problem, on a line of its own. None: for a benchmark "Please reason step by
-    step, and put your final answer within \\boxed{}.", for your own prompts nothing. The verifier of
-    mathematics reads boxes, `####`, "answer: 4", and bare answers: let prompts ask for one."""
+    step, and put your final answer within \\boxed{}.", for your own prompts nothing. The verifier
+    of mathematics reads boxes, `####`, "answer: 4", and bare answers: let prompts ask for one."""
     chat: Literal["auto", "on", "off"] = "auto"
     """Write prompts by the model's chat template; auto: if it has one."""
     rollouts: int = 8
