@@ -31,6 +31,16 @@ class _Worker(NamedTuple):
     work: socket.socket
     template: "_Template"
 
+    def gone(self) -> bool:
+        """Whether an idle worker has ended: nobody else holds the other end of its socket."""
+        self.work.settimeout(0)
+        try:
+            return self.work.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
 
 class _Template:
     """The process that workers are forked from."""
@@ -176,6 +186,9 @@ class WorkerPool:
         line = json.dumps([response, gold]).encode() + b"\n"
         started = time.monotonic()
         try:
+            if worker is not None and worker.gone():  # while idle: no fault of this item
+                worker.template.kill(worker)
+                worker = None
             worker = worker or self._start()
             started = time.monotonic()
             worker.work.settimeout(self.limit)

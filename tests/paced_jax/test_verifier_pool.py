@@ -128,12 +128,31 @@ def test_callers_on_many_threads_share_the_workers(pool):
         assert list(threads.map(caller, range(8))) == [[1] * 10 + [-1]] * 8
 
 
+def end_of(pids):
+    """Waits until all of them have ended; a template's workers get their signal as it does."""
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_worker_that_is_killed_while_idle_costs_no_item_its_verdict(pool):
+    pool.verify(["sleep .2"] * 2, [""] * 2)
+    before = pool.pids()
+    assert len(before) == 2
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    end_of(before)
+    assert pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6
+    assert set(pool.pids()).isdisjoint(before)
+
+
 def test_a_lost_template_is_replaced(pool):
     template = parent(int(pool.verify(["pid"], [""]).reason[0]))
+    workers = pool.pids()
     os.kill(template, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() != [1] * 6:
-        assert time.monotonic() < deadline
+    end_of([template, *workers])
+    assert pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6
     assert {parent(pid) for pid in pool.pids()}.isdisjoint({template, os.getpid()})
 
 
