@@ -18,6 +18,8 @@ import tyro
 OURS = ("__main__", "experiments", "fade_jax", "paced_jax")
 TRACEBACK = "FADE_JAX_TRACEBACK"
 """Environment variable; where it is set, refusals show their traceback too."""
+HINT = f"({TRACEBACK}=1 shows where)"
+"""Follows a refusal."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,7 +60,7 @@ def run(main: Callable[[T], R], parse: Callable[[], T]) -> R:
     except (ValueError, ImportError, RuntimeError) as error:
         if os.environ.get(TRACEBACK) or not is_refusal(error):
             raise
-        print(f"{error}\n({TRACEBACK}=1 shows where)", file=sys.stderr)
+        print(f"{error}\n{HINT}", file=sys.stderr)
         sys.exit(2)
 
 

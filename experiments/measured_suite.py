@@ -3,7 +3,7 @@
 from typing import Any
 
 from experiments.measured import Results, figure
-from experiments.suite import tables
+from experiments.suite import live_tables, tables
 
 
 @figure
@@ -33,15 +33,17 @@ def suite_start(results: Results) -> dict[str, Any]:
     """Moment rules and numbers of loadings: the best, and how far others are behind it.
 
     Returns:
-        By factor: best; behind, by label, thousandths of a nat.
+        By factor, `unseen` beside it for prompts never seen: best; behind, by label, thousandths of
+        a nat.
     """
     found: dict[str, Any] = {}
     for factor in ("moment rule", "K"):
-        best = tables.best(results["suite"]["figures"], factor)
-        if best is not None:
-            label, means = best
-            behind = {name: 1000 * (mean - means[label]) for name, mean in means.items()}
-            found[factor] = {"best": label, "behind": behind}
+        for name, protocols in ((factor, ("dense", "sparse")), (f"{factor}, unseen", ("cold",))):
+            best = tables.best(results["suite"]["figures"], factor, protocols)
+            if best is not None:
+                label, means = best
+                behind = {each: 1000 * (mean - means[label]) for each, mean in means.items()}
+                found[name] = {"best": label, "behind": behind}
     return found
 
 
@@ -75,14 +77,14 @@ def suite_chosen(results: Results) -> dict[str, Any]:
 @figure
 def suite_live(results: Results) -> dict[str, Any]:
     """In training: effective groups, validation, and their paired gaps to what a method changes."""
-    found = {each["method"]: each for each in results["suite"]["figures"]["live"].values()}
+    found = live_tables.by_policy(results["suite"]["figures"])["tiny"]
     names = {"effective": "informative_realised", "validation": "validation_mean"}
     out: dict[str, Any] = {}
     for method, each in found.items():
         out[method] = {name: each["figures"][key] for name, key in names.items()}
-        base = tables.live_base(method)
+        base = live_tables.base_of(method)
         out[method]["rollouts"] = each["figures"]["rollouts"]["mean"]
-        gaps = base and tables.live_gaps(found, method, base, tuple(names.values()))
+        gaps = base and live_tables.gaps(found, method, base, tuple(names.values()))
         if gaps:
             out[method] |= {f"{name}_gap": gap for name, gap in zip(names, gaps, strict=True)}
     return out

@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import signal
 import sys
 
 
@@ -10,6 +11,10 @@ def main() -> None:
     core, module, *arguments = sys.argv[1:]
     if core != "any":
         os.sched_setaffinity(0, {int(core)})  # before XLA counts its threads
+    if sys.platform == "linux":  # the kernel ends it with whoever started it
+        from paced_jax.verifiers.jail import kernel  # numpy counts its threads when it is imported
+
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -55,7 +55,8 @@ def run_all(
 ) -> dict[str, Ended]:
     """Runs all commands, in their order as far as cores and `after` allow.
 
-    One that fails ends nothing but those that need it. Ctrl-C reaches the processes too.
+    One that fails ends nothing but those that need it. Ctrl-C reaches the processes too, and on
+    Linux they end with this one, however it ends.
 
     Args:
         commands: what to run; `after` may name commands that are not among them, taken as done.
@@ -67,10 +68,15 @@ def run_all(
 
     Returns:
         How each has ended, by name.
+
+    Raises:
+        OSError: a log can't be written; whatever `started` and `ended` raise. No further command
+            is started then.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     names = {command.name for command in commands}
     waiting, done = list(commands), dict[str, Ended]()
+    errors: list[BaseException] = []
     changed = threading.Condition()
 
     def next_one() -> Command | None:
@@ -97,6 +103,15 @@ def run_all(
             changed.notify_all()
 
     def work(number: int) -> None:
+        try:
+            work_off(number)
+        except BaseException as error:  # no folder, a full disk: the others finish what they do
+            with changed:
+                errors.append(error)
+                waiting.clear()
+                changed.notify_all()
+
+    def work_off(number: int) -> None:
         core = [str(cores[number % len(cores)])] if len(cores) > 1 else ["any"]
         while (command := next_one()) is not None:
             command.log.parent.mkdir(parents=True, exist_ok=True)
@@ -118,4 +133,6 @@ def run_all(
     while any(thread.is_alive() for thread in threads):
         time.sleep(0.5)
         tick()
+    if errors:
+        raise errors[0]
     return done

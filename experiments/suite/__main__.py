@@ -42,7 +42,8 @@ class Config:
     out: Path | None = None
     """Folder of store and report, runs/suite/<time> if not given; finished runs are kept."""
     report_only: bool = False
-    """Run nothing; report on what the store holds."""
+    """Run nothing; report on what the store holds, or where there is no store on results.json:
+    `--out experiments/results/suite` draws and writes what is published from its numbers."""
     dry_run: bool = False
     """Print the list of runs as commands, with their state, and stop."""
     quick: bool = False
@@ -62,6 +63,8 @@ class Config:
                 raise ValueError(f"{name}: no such file: {path}")
         if self.prompts is not None and self.history is None:
             raise ValueError("prompts: has no effect without history")
+        if self.report_only and self.out is None:
+            raise ValueError("report_only: needs out, the folder of the suite")
 
 
 Jobs = dict[Part, list[Job]]
@@ -94,6 +97,8 @@ def main(config: Config) -> dict[str, Any]:
         What results.json holds.
     """
     folder = run_folder.folder_of("suite", config.out)
+    if config.report_only:
+        return report_again(config, folder)
     wanted = jobs_of(config, folder)
     waiting: Jobs = {
         part: [job for job in jobs if not job.finished(folder)] for part, jobs in wanted.items()
@@ -101,18 +106,41 @@ def main(config: Config) -> dict[str, Any]:
     if config.dry_run:
         _print_plan(wanted, waiting, folder)
         return {}
-    run_folder.open_folder("suite", folder, config)
-    if not config.report_only:
-        with run_folder.alone(folder), command_line.same_command(folder):
-            for part, jobs in waiting.items():
-                if jobs:
-                    run_part(part, jobs, folder, 1 if part == "overhead" else config.workers)
-    content = run_folder.save_results(folder, config, store.digest(folder))
+    with run_folder.alone(folder), command_line.same_command(folder):
+        run_folder.open_folder("suite", folder, config)
+        for part, jobs in waiting.items():
+            if jobs:
+                run_part(part, jobs, folder, 1 if part == "overhead" else config.workers)
+        content = run_folder.save_results(folder, config, store.digest(folder))
+        publish(folder, content)
+    return content
+
+
+def report_again(config: Config, folder: Path) -> dict[str, Any]:
+    """Reports without running anything.
+
+    Raises:
+        ValueError: there is neither a store nor results.
+    """
+    results = folder / "results.json"
+    if (folder / "runs").is_dir():
+        with run_folder.alone(folder):
+            content = run_folder.save_results(folder, config, store.digest(folder))
+            publish(folder, content)
+    elif results.exists():
+        content = run_folder.read_json(results)
+        publish(folder, content)
+    else:
+        raise ValueError(f"out: {folder} holds neither runs nor results.json to report on")
+    return content
+
+
+def publish(folder: Path, content: dict[str, Any]) -> None:
+    """Draws the figures, writes the report, prints its answers."""
     pictures.draw(folder, content["figures"])
     report.write(folder, content)
     report.show(content)
     run_folder.console.print(f"report: {folder / 'report.md'}")
-    return content
 
 
 def run_part(part: Part, jobs: list[Job], folder: Path, workers: int) -> None:

@@ -1,14 +1,14 @@
 """Figures of the suite's report, each from what results.json holds."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments import figures as look
 from experiments import run_folder, time_scales, when_to_factor
-from experiments.suite import tables
+from experiments.suite import live_tables, tables
 from experiments.suite.tables import Figures
 
 SWEPT = (
@@ -32,6 +32,11 @@ CAPTIONS = {
 }
 
 
+def live_name(policy: str) -> str:
+    """The figure of a policy's training runs."""
+    return "live" if policy == "tiny" else f"live_{policy}"
+
+
 def known(figures: Figures) -> dict[str, str]:
     """Markdown of the figures that there are results for, by name."""
     parts = tables.of_kind(figures, "histories", "parts").values()
@@ -40,10 +45,11 @@ def known(figures: Figures) -> dict[str, str]:
         "when": "when" in figures.get("simulation", {}),
         "scales": bool(tables.of_kind(figures, "histories", "scales")),
         "parts": any(len(found["variants"]) > 5 for found in parts),
-        "live": len(figures.get("live", {})) > 1,
     }
+    for policy, found in live_tables.by_policy(figures).items():
+        there[live_name(policy)] = len(found) > 1
     return {
-        name: run_folder.markdown_figure(Path(f"{name}.png"), CAPTIONS[name])
+        name: run_folder.markdown_figure(Path(f"{name}.png"), CAPTIONS[name.partition("_")[0]])
         for name in there
         if there[name]
     }
@@ -55,10 +61,11 @@ def draw(folder: Path, figures: Figures) -> None:
     drawing = {
         "gains": lambda path: _gains(path, figures),
         "when": lambda path: when_to_factor.draw(path, figures["simulation"]["when"]),
-        "scales": lambda path: _scales(path, tables.of_kind(figures, "histories", "scales")),
-        "parts": lambda path: _parts(path, tables.of_kind(figures, "histories", "parts")),
-        "live": lambda path: _live(path, figures["live"]),
+        "scales": lambda path: _scales(path, figures),
+        "parts": lambda path: _parts(path, figures),
     }
+    for policy, found in live_tables.by_policy(figures).items():
+        drawing[live_name(policy)] = partial(_live, found=found)
     for name in known(figures):
         drawing[name](folder / f"{name}.png")
 
@@ -69,6 +76,7 @@ def _gains(path: Path, figures: Figures) -> Path:
     pairs = [pair for pair in tables.GAINS if any(each["pair"] == pair for each in found)]
     rows = list(dict.fromkeys((each["run"], each["protocol"]) for each in found))
     runs = list(dict.fromkeys(run for run, _ in rows))
+    names = {each["run"]: each["name"].partition(" (")[0] for each in found}
     short = {
         ("fade_k0", "logit_kalman"): "a common ability",
         ("fade", "fade_k0"): "text loadings beside it",
@@ -94,21 +102,22 @@ def _gains(path: Path, figures: Figures) -> Path:
             )
         axis.set_title(short[pair])
         axis.set_xlabel("log loss, nats / 1000")
-        axis.set_yticks(range(len(rows)), [f"{run}, {protocol}" for run, protocol in rows])
+        axis.set_yticks(range(len(rows)), [f"{names[run]}, {shown}" for run, shown in rows])
         axis.grid(axis="y", visible=False)
     np.atleast_1d(axes)[0].invert_yaxis()
     return look.save(figure, path)
 
 
-def _scales(path: Path, scales: dict[str, Any]) -> Path:
+def _scales(path: Path, figures: Figures) -> Path:
     """Two rows: the runs, and the memories."""
+    scales, called = tables.of_kind(figures, "histories", "scales"), tables.run_names(figures)
     figure, axes = plt.subplots(
         2, len(scales), figsize=(3.3 * len(scales) + 0.6, 6.4), sharey="row", squeeze=False
     )
     for column, (run, found) in enumerate(scales.items()):
         time_scales.draw_run(axes[0, column], found["run"])
         time_scales.draw_memories(axes[1, column], found["memories"])
-        axes[0, column].set_title(tables.run_name(run))
+        axes[0, column].set_title(called[run])
         axes[1, column].locator_params(axis="x", nbins=5)
     axes[0, 0].legend(loc="center left")
     axes[0, 0].set_ylabel("correlation; pass rate")
@@ -117,8 +126,9 @@ def _scales(path: Path, scales: dict[str, Any]) -> Path:
     return look.save(figure, path)
 
 
-def _parts(path: Path, parts: dict[str, Any]) -> Path:
+def _parts(path: Path, figures: Figures) -> Path:
     """Log loss of the sparse protocol around the fit: a panel a factor, a line a run."""
+    parts, called = tables.of_kind(figures, "histories", "parts"), tables.run_names(figures)
     factors = [
         factor
         for factor in SWEPT
@@ -146,7 +156,7 @@ def _parts(path: Path, parts: dict[str, Any]) -> Path:
                 markersize=4,
                 linewidth=1.3,
                 capsize=2,
-                label=tables.run_name(run),
+                label=called[run],
             )
             axis.set_xticks(range(len(rows)), [row["label"] for row in rows])
         axis.set_title(factor, fontsize=9)
@@ -158,12 +168,11 @@ def _parts(path: Path, parts: dict[str, Any]) -> Path:
     return look.save(figure, path)
 
 
-def _live(path: Path, live: dict[str, Any]) -> Path:
+def _live(path: Path, found: live_tables.Found) -> Path:
     """Effective groups and validation: a row a method, every seed drawn."""
-    found = {each["method"]: each["figures"] for each in live.values()}
     groups: dict[str, list[str]] = {}
     for method in found:
-        whole = method if method in ("fade_thompson", "paced") else tables.live_base(method)
+        whole = method if method in ("fade_thompson", "paced") else live_tables.base_of(method)
         groups.setdefault(whole or "uniform", []).append(method)
     order = [
         (i, method)
@@ -181,13 +190,14 @@ def _live(path: Path, live: dict[str, Any]) -> Path:
     )
     for axis, (name, label) in zip(axes[0], columns.items(), strict=True):
         for y, (i, method) in enumerate(order):
-            each = found[method][name]
+            each = found[method]["figures"][name]
             axis.plot(
                 each["values"], [y] * len(each["values"]), "|", color=look.COLOURS[i], alpha=0.6
             )
             axis.plot(each["mean"], y, look.MARKERS[i], color=look.COLOURS[i], markersize=6)
         if "uniform" in found:
-            axis.axvline(found["uniform"][name]["mean"], color="#999999", linewidth=1, zorder=0)
+            even = found["uniform"]["figures"][name]["mean"]
+            axis.axvline(even, color="#999999", linewidth=1, zorder=0)
         axis.set_xlabel(label)
         axis.grid(axis="y", visible=False)
     axes[0, 0].set_yticks(range(len(order)), [method for _, method in order])

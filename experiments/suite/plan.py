@@ -14,6 +14,9 @@ from experiments.suite import live
 
 Part: TypeAlias = Literal["histories", "simulation", "overhead", "live"]
 
+STATE = "state.json"
+"""In a run's folder: what has become of it."""
+
 HOURS: dict[Part, float] = {"histories": 1.5, "simulation": 2.0, "overhead": 0.1, "live": 1.0}
 """Of each part on two cores, about; live for the policy tiny."""
 
@@ -63,7 +66,7 @@ class Job:
         return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
     def finished(self, store: Path) -> bool:
-        """Whether its results are there.
+        """Whether its results are there, and it did not crash after them.
 
         Raises:
             ValueError: the folder holds results of another configuration; names what differs.
@@ -81,7 +84,8 @@ class Job:
                 f"out: {self.folder(store)} holds results of another {', '.join(differ)}; take"
                 " another --out"
             )
-        return True
+        state = self.folder(store) / STATE
+        return not state.exists() or run_folder.read_json(state)["state"] != "crashed"
 
 
 def _defaults(module: str) -> dict[str, Any]:

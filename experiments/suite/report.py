@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import run_folder, when_to_factor
-from experiments.suite import pictures, tables
+from experiments.suite import live_tables, pictures, tables
 from experiments.suite.tables import Figures
 
 START = ("moment rule", "K")
@@ -14,6 +14,7 @@ RATES = (
     "drift of intercepts, times fitted",
     "trend of the common ability, times fitted",
 )
+DRIFTS = {"common_drift": RATES[0], "intercept_drift": RATES[1]}
 PRIORS = (
     "prior variance of skills, times fitted",
     "prior variance of intercepts, times fitted",
@@ -38,7 +39,7 @@ def _where(word: str, gaps: list[dict[str, Any]]) -> str:
     """The places, or their number where they are many."""
     if len(gaps) > 3:
         return f"{word} in {len(gaps)}"
-    places = (f"{tables.run_name(gap['run'])} {gap['protocol']}" for gap in gaps)
+    places = (f"{gap['name']} {gap['protocol']}" for gap in gaps)
     sizes = (f" ({1000 * gap['mean']:.1f})" if word == "costs" else "" for gap in gaps)
     return f"{word}: " + ", ".join(map("".join, zip(places, sizes, strict=True)))
 
@@ -74,7 +75,7 @@ def when_it_pays(figures: Figures) -> list[str]:
                 f" {most['drift']:g} logits an iteration), {least[name]['mean']:.2f} where it helps"
                 f" least ({least['visits']:g} visits, drift {least['drift']:g})."
             )
-    return lines
+    return lines + live_tables.answers(figures)
 
 
 def _at_the_edge(label: str, average: dict[str, float]) -> str:
@@ -88,26 +89,41 @@ def what_to_start_with(figures: Figures) -> list[str]:
     """Sentences: the best moment rule and K, and the fitted rates, over the recorded runs."""
     lines = []
     for factor in START:
-        found = tables.best(figures, factor)
-        if found is not None:
-            label, average = found
-            others = ", ".join(
-                f"{name} {1000 * (value - average[label]):+.1f}"
-                for name, value in sorted(average.items(), key=lambda item: item[1])
-                if name != label
-            )
-            lines.append(
-                f"* {factor[0].upper() + factor[1:]}: **{label}** has the least log loss, mean over"
-                f" runs, dense and sparse{_at_the_edge(label, average)} (others, thousandths of a"
-                f" nat behind: {others})."
-            )
+        for protocols, where in (
+            (("dense", "sparse"), "on prompts that are visited, mean over runs, dense and sparse"),
+            (("cold",), "on prompts never seen before (cold)"),
+        ):
+            found = tables.best(figures, factor, protocols)
+            if found is not None:
+                label, average = found
+                others = ", ".join(
+                    f"{name} {1000 * (value - average[label]):+.1f}"
+                    for name, value in sorted(average.items(), key=lambda item: item[1])
+                    if name != label
+                )
+                lines.append(
+                    f"* {factor[0].upper() + factor[1:]}: **{label}** has the least log loss"
+                    f" {where}{_at_the_edge(label, average)} (others, thousandths of a nat behind:"
+                    f" {others})."
+                )
     header, rows = tables.fitted(figures)
-    if rows:
-        for name in ("common_drift", "intercept_drift"):
-            values = sorted(float(row[header.index(name)]) for row in rows)
+    for name, factor in DRIFTS.items():
+        values = sorted(float(row[header.index(name)]) for row in rows)
+        off = {
+            "three": tables.cost_of_being_off(figures, factor, ("0.3", "3")),
+            "ten": tables.cost_of_being_off(figures, factor, ("0.1", "10")),
+        }
+        if values and all(off.values()):
             lines.append(
-                f"* {name}: **{statistics.median(values):.2g}** logits a visit, the median of"
-                f" {len(values)} fits ({values[0]:.2g} to {values[-1]:.2g})."
+                f"* {name}: **fit it** (`fade_jax.tuning.fit`). {len(values)} fits say"
+                f" {values[0]:.2g} to {values[-1]:.2g} logits a visit, median"
+                f" {statistics.median(values):.2g}. "
+                + ", ".join(
+                    f"{times} times off changes log loss by {1000 * costs[0]:+.1f} to"
+                    f" {1000 * costs[-1]:+.1f}"
+                    for times, costs in off.items()
+                )
+                + " thousandths of a nat."
             )
     return lines
 
@@ -177,8 +193,9 @@ def sections(content: dict[str, Any]) -> list[str]:
         "Other shrinkage of intercepts": SHRINKAGE,
     }
     text = (
-        "Log loss minus the fitted filter's, thousandths of a nat, dense / sparse; a star where the"
-        " 95 % interval excludes 0. Moment rules and K are fitted anew."
+        "Log loss minus the fitted filter's, thousandths of a nat, dense / sparse / cold; a star"
+        " where the 95 % interval excludes 0. Moment rules and K are fitted anew. An intercept's"
+        " variance never grows beyond the prior's, so larger drifts of it come to the same."
     )
     if "parts" in drawn:
         out.append(drawn["parts"])
@@ -205,17 +222,25 @@ def sections(content: dict[str, Any]) -> list[str]:
             " median and quartiles.",
             (tracker_step.header(steps), tracker_step.rows_of(steps)),
         )
-    out += _section(
-        "In training",
+    text = (
         "Both methods' ablations, at equal rollouts; means over seeds with 95 % t-intervals."
         " *Effective*: share of the generated groups that were informative. Validation pass rates"
         " are on held-out prompts. Gaps are paired over seeds, **bold** where their interval"
-        " excludes 0: of a whole method to uniform choice, of an ablation to the whole method.",
-        tables.live(figures),
+        " excludes 0: of a whole method to uniform choice, of an ablation to the whole method."
     )
-    if "live" in drawn:
-        out.append(drawn["live"])
-    out += _section("The runs", "One line each.", tables.states(content["runs"]))
+    for policy, found in live_tables.by_policy(figures).items():
+        out += _section(
+            "In training" if policy == "tiny" else f"In training: {policy}",
+            text,
+            live_tables.rows(found),
+        )
+        out += [drawn[name] for name in [pictures.live_name(policy)] if name in drawn]
+        text = "As above."
+    out += _section(
+        "The runs",
+        "One line each; a plus: with changes beside that commit.",
+        tables.states(content["runs"]),
+    )
     return out
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import intervals, run_folder
+from experiments.command_line import HINT
 from experiments.processes import Ended
-from experiments.suite.plan import Job
+from experiments.suite.plan import STATE, Job
 from experiments.suite.tables import GAINS
-
-STATE = "state.json"
 
 
 def note(store: Path, job: Job, state: str, how: Ended | None = None) -> None:
@@ -27,9 +26,19 @@ def note(store: Path, job: Job, state: str, how: Ended | None = None) -> None:
     if how is not None:
         content |= {"code": how.code, "seconds": how.seconds}
     if state == "crashed":
-        log = (folder / "log.txt").read_text(errors="replace").strip().splitlines()
-        content["last_line"] = log[-1] if log else ""
+        content["last_line"] = last_words((folder / "log.txt").read_text(errors="replace"))
     run_folder.write_json(folder / STATE, content)
+
+
+def last_words(log: str) -> str:
+    """What a crashed run said last, without the frame and the hints around it."""
+    lines = [line.strip(" \t│╭╮╰╯─") for line in log.splitlines()]
+    lines = [line for line in lines if line and line != HINT]
+    for i, line in enumerate(lines):
+        if line.startswith("Error parsing"):  # tyro's, over as many lines as it needs
+            rest = "\n".join(lines[i:]).partition("For full helptext")[0]
+            return " ".join(rest.split())
+    return lines[-1] if lines else ""
 
 
 def digest(store: Path) -> dict[str, Any]:
@@ -37,7 +46,8 @@ def digest(store: Path) -> dict[str, Any]:
 
     Returns:
         `runs`: state of each, by part and name; and by part the figures of those that are done.
-        A run that says "running" in a store that nobody holds was ended; it says so.
+        Results are written whole and last, so a run that says "running" in a store that nobody
+        holds is done where it has them, and was ended where it has not; it says so.
     """
     states: dict[str, dict[str, Any]] = {}
     figures: dict[str, dict[str, Any]] = {}
@@ -47,10 +57,8 @@ def digest(store: Path) -> dict[str, Any]:
         if (folder / STATE).exists():
             state = run_folder.read_json(folder / STATE)
         results = folder / "results.json"
-        if state["state"] == "running":
-            state["state"] = "ended before it was done"
-        if state["state"] == "done" and not results.exists():
-            state["state"] = "ended before it was done"
+        if state["state"] in ("running", "done"):
+            state["state"] = "done" if results.exists() else "ended before it was done"
         states.setdefault(part, {})[name] = state
         if state["state"] == "done":
             content = run_folder.read_json(results)

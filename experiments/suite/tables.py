@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from experiments import intervals
-
 Row = tuple[str, ...]
 Figures = dict[str, Any]
 
-RUNS = {"real": "Qwen2.5-Math-1.5B (public)", "tiny": "tiny (ours)", "base": "base (ours)"}
-"""Recorded runs by the last word of a job's name."""
+RUNS = ("real", "tiny", "base")
+"""Recorded runs by the last word of a job's name, in the order of the tables."""
+
+NAMES = {
+    "acc_step_500.json": "Qwen2.5-Math-1.5B (public)",
+    "tiny_uniform.npz": "tiny (ours)",
+    "base_uniform.npz": "base (ours)",
+}
+"""Recorded runs for people, by their files; others are called by theirs."""
 
 GAINS = {
     ("fade_k0", "logit_kalman"): "a common ability: K = 0 over a logit Kalman filter a prompt",
@@ -30,9 +35,13 @@ def of_kind(figures: Figures, part: str, kind: str) -> dict[str, Any]:
     return {name: found[name] for name in [*order, *sorted(set(found) - set(order))]}
 
 
-def run_name(name: str) -> str:
-    """A recorded run for people."""
-    return RUNS.get(name, name)
+def run_names(figures: Figures) -> dict[str, str]:
+    """Recorded runs for people, by the last word of their jobs' names."""
+    names = {}
+    for job, found in figures.get("histories", {}).items():
+        source = found["history"]["source"]
+        names[job.partition("_")[2]] = NAMES.get(source, source)
+    return names
 
 
 def protocol_name(entry: dict[str, Any]) -> str:
@@ -56,10 +65,23 @@ def states(runs: dict[str, Any]) -> tuple[Row, list[Row]]:
                     name,
                     said + (f": {state['last_line']}" if state.get("last_line") else ""),
                     "–" if seconds is None else f"{seconds / 60:.1f}",
-                    "–" if rollouts is None else f"{rollouts[0]:,.0f} x {len(rollouts)}",
+                    "–" if rollouts is None else _rollouts(rollouts),
+                    _commit(state.get("commit")),
                 )
             )
-    return ("part", "run", "state", "minutes", "rollouts x seeds"), rows
+    return ("part", "run", "state", "minutes", "rollouts x seeds", "commit"), rows
+
+
+def _commit(commit: str | None) -> str:
+    if commit is None:
+        return "–"
+    return commit[:7] + ("+" if " " in commit else "")
+
+
+def _rollouts(realised: list[float]) -> str:
+    if len(set(realised)) == 1:
+        return f"{realised[0]:,.0f} x {len(realised)}"
+    return "UNEQUAL: " + ", ".join(f"{each:,.0f}" for each in realised)
 
 
 def trackers(figures: Figures) -> tuple[Row, list[Row]]:
@@ -82,7 +104,8 @@ def trackers(figures: Figures) -> tuple[Row, list[Row]]:
             )
             if column == columns[0]:
                 order[row["tracker"]] = row["log_loss"]
-    header = ("tracker", *(f"{run_name(run)}, {protocol}" for run, protocol in columns))
+    called = run_names(figures)
+    header = ("tracker", *(f"{called[run]}, {protocol}" for run, protocol in columns))
     rows = [
         (labels[name], *(cells[name].get(column, "–") for column in columns))
         for name in sorted(cells, key=lambda name: order.get(name, 99.0))
@@ -92,7 +115,7 @@ def trackers(figures: Figures) -> tuple[Row, list[Row]]:
 
 def gains(figures: Figures) -> list[dict[str, Any]]:
     """Log loss differences of GAINS by run and protocol, nats a prediction."""
-    found = []
+    found, called = [], run_names(figures)
     for run, replay in of_kind(figures, "histories", "replay").items():
         for each in replay["comparisons"]:
             pair = (each["tracker"], each["rival"])
@@ -100,6 +123,7 @@ def gains(figures: Figures) -> list[dict[str, Any]]:
                 found.append(
                     {
                         "run": run,
+                        "name": called[run],
                         "protocol": protocol_name(each),
                         "pair": pair,
                         "mean": each["log_loss_difference"],
@@ -127,14 +151,14 @@ def gain_rows(figures: Figures) -> tuple[Row, list[Row]]:
             *(1000 * each[key] for key in ("mean", "low", "high"))
         )
         mark = {"pays": "**", "costs": "*"}.get(verdict(each), "")
-        row = cells.setdefault((GAINS[each["pair"]], run_name(each["run"])), {})
+        row = cells.setdefault((GAINS[each["pair"]], each["name"]), {})
         row[each["protocol"]] = f"{mark}{said}{mark}"
     rows = [(*names, *(row.get(name, "–") for name in columns)) for names, row in cells.items()]
     return ("what", "run", *columns), rows
 
 
 def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[Row]]:
-    """Variants of some factors: thousandths of a nat over the fitted filter, dense / sparse."""
+    """Variants of some factors: thousandths of a nat over the fitted filter, by protocol."""
     parts = of_kind(figures, "histories", "parts")
     ablation = figures.get("simulation", {}).get("ablation")
     keys: list[tuple[str, str]] = []
@@ -148,13 +172,14 @@ def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[R
         cells = [factor, label]
         for found in parts.values():
             row = found["variants"].get(f"{factor}: {label}")
-            cells.append("–" if row is None else " / ".join(_gap(f) for f in row["figures"][:2]))
+            cells.append("–" if row is None else " / ".join(_gap(f) for f in row["figures"]))
         simulated = None if ablation is None else _simulated(ablation, factor, label)
         cells.append("–" if simulated is None else f"{1000 * simulated['mean']:+.1f}")
         rows.append(tuple(cells))
+    called = run_names(figures)
     header = (
         *("changed", "to"),
-        *(f"{run_name(run)}: dense / sparse" for run in parts),
+        *(f"{called[run]}: dense / sparse / cold" for run in parts),
         "simulation: RMSE, thousandths",
     )
     return header, rows
@@ -172,8 +197,15 @@ def _simulated(ablation: dict[str, Any], factor: str, label: str) -> dict[str, A
     return None
 
 
-def best(figures: Figures, factor: str) -> tuple[str, dict[str, float]] | None:
-    """The choice of a factor with the least mean log loss over runs, dense and sparse.
+def best(
+    figures: Figures, factor: str, protocols: tuple[str, ...] = ("dense", "sparse")
+) -> tuple[str, dict[str, float]] | None:
+    """The choice of a factor with the least mean log loss over runs and protocols.
+
+    Args:
+        figures: of the suite.
+        factor: what is chosen.
+        protocols: dense and sparse are of prompts that are visited, cold of those never seen.
 
     Returns:
         (label, mean difference from the fitted filter in nats by label); None if unknown.
@@ -182,7 +214,11 @@ def best(figures: Figures, factor: str) -> tuple[str, dict[str, float]] | None:
     for found in of_kind(figures, "histories", "parts").values():
         for row in found["variants"].values():
             if row["factor"] == factor:
-                gaps = [figure["minus_fitted"]["mean"] for figure in row["figures"][:2]]
+                gaps = [
+                    figure["minus_fitted"]["mean"]
+                    for figure in row["figures"]
+                    if figure["protocol"] in protocols
+                ]
                 means.setdefault(row["label"], []).extend(gaps)
     if len(means) < 2:
         return None
@@ -190,10 +226,24 @@ def best(figures: Figures, factor: str) -> tuple[str, dict[str, float]] | None:
     return min(average, key=lambda label: average[label]), average
 
 
+def cost_of_being_off(figures: Figures, factor: str, labels: tuple[str, ...]) -> list[float]:
+    """What variants of a factor cost on prompts that are visited, nats, in order; by run."""
+    return sorted(
+        figure["minus_fitted"]["mean"]
+        for found in of_kind(figures, "histories", "parts").values()
+        for row in found["variants"].values()
+        if row["factor"] == factor and row["label"] in labels
+        for figure in row["figures"]
+        if figure["protocol"] != "cold"
+    )
+
+
 def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:
     """Informative share of the tenth each tracker would have chosen, by run and protocol."""
     parts = of_kind(figures, "histories", "parts")
-    columns = _columns(parts)
+    columns = _columns(parts, run_names(figures))
+    if not parts:
+        return ("tracker",), []
     names: dict[str, str] = {}
     for found in parts.values():
         names |= {name: found["labels"][name] for name in found["chosen"]}
@@ -210,10 +260,10 @@ def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:
     return ("tracker", *columns.values()), [*rows, everyone]
 
 
-def _columns(parts: dict[str, Any]) -> dict[tuple[str, int], str]:
+def _columns(parts: dict[str, Any], called: dict[str, str]) -> dict[tuple[str, int], str]:
     """Every run and protocol of `parts` jobs, with its name for people."""
     return {
-        (run, i): f"{run_name(run)}, {protocol_name(entry)}"
+        (run, i): f"{called[run]}, {protocol_name(entry)}"
         for run, found in parts.items()
         for i, entry in enumerate(found["informative_share"])
     }
@@ -222,7 +272,7 @@ def _columns(parts: dict[str, Any]) -> dict[tuple[str, int], str]:
 def utilities(figures: Figures, tracker: str) -> tuple[Row, list[Row]]:
     """The same for one tracker, by what it ranks prompts by."""
     parts = of_kind(figures, "histories", "parts")
-    columns = _columns(parts)
+    columns = _columns(parts, run_names(figures))
     known = {run: found["chosen"][tracker] for run, found in parts.items()}
     names = list(next(iter(known.values()))[0]["informative"]) if known else []
     rows = [
@@ -238,67 +288,20 @@ def fitted(figures: Figures) -> tuple[Row, list[Row]]:
         *("common_drift", "skill_drift", "intercept_drift"),
         *("common_trend", "skill_var", "intercept_var", "common_mean"),
     )
-    rows = []
+    rows, called = [], run_names(figures)
     for run, replay in of_kind(figures, "histories", "replay").items():
         for tracker in ("fade_k0", "fade"):
             for half, params in replay["fits"].get(tracker, {}).items():
                 rows.append(
                     (
-                        run_name(run),
+                        called[run],
                         f"{replay['labels'][tracker]}, {half} half",
-                        *(f"{params[name]:.3g}" for name in names),
+                        *(
+                            "–"  # K = 0 has no skills; what the file holds was not fitted
+                            if tracker == "fade_k0" and name.startswith("skill_")
+                            else f"{params[name]:.3g}"
+                            for name in names
+                        ),
                     )
                 )
     return ("run", "tracker", *names), rows
-
-
-def live_base(method: str) -> str | None:
-    """What a live method is held against: uniform, or the method that it changes one part of."""
-    if method == "uniform":
-        return None
-    for whole in ("fade_thompson", "paced"):
-        if method != whole and method.startswith(whole.partition("_")[0] + "_"):
-            return whole
-    return "uniform"
-
-
-def live(figures: Figures) -> tuple[Row, list[Row]]:
-    """Both papers' ablations in training: each method, and its paired gap to its base."""
-    found = {each["method"]: each for each in figures.get("live", {}).values()}
-    names = ("informative_realised", "validation_mean", "validation_end")
-    rows = []
-    bases = (None, "uniform", "fade_thompson", "paced")
-    for method in sorted(found, key=lambda name: (bases.index(live_base(name)), name)):
-        base = live_base(method)
-        cells = [method]
-        cells += [intervals.show(found[method]["figures"][name]) for name in names]
-        cells.append(f"{found[method]['figures']['distinct_prompts']['mean']:,.0f}")
-        gaps = None if base is None else live_gaps(found, method, base, names[:2])
-        cells += ["–", "–", "–"] if gaps is None else [str(base), *map(_signed, gaps)]
-        rows.append(tuple(cells))
-    header = (
-        *("method", "effective", "validation, mean", "validation, end", "distinct prompts"),
-        *("against", "effective, gap", "validation mean, gap"),
-    )
-    return header, rows
-
-
-def live_gaps(
-    found: dict[str, Any], method: str, base: str, names: tuple[str, ...]
-) -> list[dict[str, Any]] | None:
-    """Intervals of paired differences over seeds; None where the seeds are not the same."""
-    if base not in found or found[base]["seeds"] != found[method]["seeds"]:
-        return None
-    values = [[found[each]["figures"][name]["values"] for name in names] for each in (method, base)]
-    return [
-        intervals.of([a - b for a, b in zip(*pair, strict=True)])
-        for pair in zip(*values, strict=True)
-    ]
-
-
-def _signed(gap: dict[str, Any]) -> str:
-    if gap["low"] is None:
-        return f"{gap['mean']:+.3f}"
-    sure = gap["low"] > 0 or gap["high"] < 0
-    said = f"{gap['mean']:+.3f} ({gap['low']:+.3f} to {gap['high']:+.3f})"
-    return f"**{said}**" if sure else said

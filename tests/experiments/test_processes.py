@@ -1,6 +1,10 @@
 """Commands side by side: order, failure, what is not started, and the core they stay on."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -67,3 +71,51 @@ def test_each_process_stays_on_one_core(module):
         cores = [int(x) for x in said.removeprefix("core [").removesuffix("]").split(",")]
         assert set(cores) <= set(allowed)
         assert len(cores) == 1 or len(allowed) == 1
+
+
+def test_a_log_that_cannot_be_written_is_an_error_and_hangs_nobody(module):
+    (module / "logs").write_text("a file")
+    commands = [command(module, "a"), command(module, "b", after=("a",))]
+    for workers in (1, 2):
+        with pytest.raises(OSError, match="logs"):
+            processes.run_all(commands, workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_one_that_started_it(module, sent):
+    (module / "waits.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "time.sleep(300)\n"
+    )
+    mark = module / "pid"
+    (module / "starts.py").write_text(
+        "import pathlib\n"
+        "from experiments.processes import Command, run_all\n"
+        f"one = Command('one', 'waits', ({str(mark)!r},), pathlib.Path({str(module / 'log')!r}))\n"
+        "run_all([one], 1)\n"
+    )
+    starter = subprocess.Popen([sys.executable, "-m", "starts"], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (mark.exists() and mark.read_text()):
+            assert time.monotonic() < deadline and starter.poll() is None
+            time.sleep(0.05)
+        started = int(mark.read_text())
+        os.kill(starter.pid, sent)
+        starter.wait(60)
+        while alive(started):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        starter.kill()
+        starter.wait()
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
