@@ -32,7 +32,13 @@ console = Console(width=None if sys.stdout.isatty() else 1000)
 
 
 def folder_of(name: str, out: Path | None) -> Path:
-    """Where an experiment writes: `out`, or `runs/<name>/<UTC time>` if not given."""
+    """Where an experiment writes: `out`, or `runs/<name>/<UTC time>` if not given.
+
+    Raises:
+        ValueError: out is a file.
+    """
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise ValueError(f"out: {out} is a file, not a folder")
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs") / name / stamp if out is None else Path(out)
 
@@ -184,7 +190,7 @@ def save_results(folder: Path, config: Any, results: dict[str, Any]) -> dict[str
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; floats with four significant digits, thousands with separators."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(_cell(x) for x in row) + " |" for row in rows]
+    lines += ["| " + " | ".join(_cell(x).replace("|", "\\|") for x in row) + " |" for row in rows]
     return "\n".join(lines)
 
 

@@ -203,7 +203,7 @@ def draw(path: Path, content: dict[str, Any]) -> Path:
             mean = np.array([f["mean"] for f in found])
             low = np.array([f["mean"] if f["low"] is None else f["low"] for f in found])
             axis.errorbar(
-                np.arange(len(cells)) + 0.06 * (i - 1),
+                np.arange(len(cells)) + 0.06 * (i - (len(pools) - 1) / 2),
                 mean,
                 yerr=mean - low,
                 color=figures.COLOURS[i],

@@ -8,10 +8,13 @@ r"""Runs the project's comparisons from one list, keeps their results in one sto
     python -m experiments.suite --dry-run  # the list, as commands
 
 A run that is done is not repeated, one that was ended goes on, one that crashed is shown as crashed
-and tried again by the next call. Parts of at most two hours each on two cores.
+(and the exit status is 1) and tried again by the next call. Parts of at most two hours each on two
+cores.
 """
 
 import dataclasses
+import shlex
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,7 +62,7 @@ class Config:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
         for name in ("history", "prompts"):
             path = getattr(self, name)
-            if path is not None and not path.exists():
+            if path is not None and not path.is_file():
                 raise ValueError(f"{name}: no such file: {path}")
         if self.prompts is not None and self.history is None:
             raise ValueError("prompts: has no effect without history")
@@ -185,9 +188,16 @@ def _print_plan(
         run_folder.console.print(f"{part}: about {plan.HOURS[part]:g} hours on two cores")
         for job in jobs:
             state = "to run" if job in waiting[part] else "done"
-            line = " ".join(["python -m", job.module, *job.arguments(folder)])
+            line = f"python -m {job.module} {shlex.join(job.arguments(folder))}"
             run_folder.console.print(f"  {state}: {line}", markup=False, highlight=False)
 
 
+def crashed(content: dict[str, Any]) -> bool:
+    """Whether a run of the store has crashed."""
+    runs = content.get("runs", {}).values()
+    return any(state["state"] == "crashed" for part in runs for state in part.values())
+
+
 if __name__ == "__main__":
-    command_line.run(main, lambda: tyro.cli(Config, description=__doc__))
+    told = command_line.run(main, lambda: tyro.cli(Config, description=__doc__))
+    sys.exit(1 if crashed(told) else 0)

@@ -22,11 +22,13 @@ SWEPT = (
 
 
 CAPTIONS = {
-    "gains": "Left of 0 the tracker named first predicts better; bars are 95 % intervals.",
+    "gains": "Differences of log loss: left of 0 the tracker named first predicts better; bars are"
+    " 95 % intervals.",
     "when": "Simulated worlds: below 1, it pays.",
     "scales": "Above: each run. Below: what every family of trackers pays on it; lower left is"
     " best.",
-    "parts": "The filter with one thing changed, 10 % of the visits shown.",
+    "parts": "Log loss of the filter with one thing changed minus the fitted filter's, 10 % of the"
+    " visits shown.",
     "live": "In training: dots are means over seeds, small marks the seeds. Above uniform choice"
     " and rivals, then each method's ablation.",
 }
@@ -75,7 +77,6 @@ def _gains(path: Path, figures: Figures) -> Path:
     found = tables.gains(figures)
     pairs = [pair for pair in tables.GAINS if any(each["pair"] == pair for each in found)]
     rows = list(dict.fromkeys((each["run"], each["protocol"]) for each in found))
-    runs = list(dict.fromkeys(run for run, _ in rows))
     names = {each["run"]: each["name"].partition(" (")[0] for each in found}
     short = {
         ("fade_k0", "logit_kalman"): "a common ability",
@@ -90,7 +91,7 @@ def _gains(path: Path, figures: Figures) -> Path:
         axis.axvline(0, color="#999999", linewidth=1, zorder=0)
         for each in (each for each in found if each["pair"] == pair):
             y = rows.index((each["run"], each["protocol"]))
-            i = runs.index(each["run"])
+            i = tables.RUNS.index(each["run"])
             axis.errorbar(
                 1000 * each["mean"],
                 y,
@@ -101,7 +102,7 @@ def _gains(path: Path, figures: Figures) -> Path:
                 capsize=2,
             )
         axis.set_title(short[pair])
-        axis.set_xlabel("log loss, nats / 1000")
+        axis.set_xlabel("difference, nats / 1000")
         axis.set_yticks(range(len(rows)), [f"{names[run]}, {shown}" for run, shown in rows])
         axis.grid(axis="y", visible=False)
     np.atleast_1d(axes)[0].invert_yaxis()
@@ -139,7 +140,8 @@ def _parts(path: Path, figures: Figures) -> Path:
     figure, axes = plt.subplots(lines, columns, figsize=(3.2 * columns, 2.7 * lines), squeeze=False)
     for axis, factor in zip(axes.flat, factors, strict=False):
         axis.axhline(0, color="#999999", linewidth=1, zorder=0)
-        for i, (run, found) in enumerate(parts.items()):
+        for run, found in parts.items():
+            i = tables.RUNS.index(run)
             rows = [row for row in found["variants"].values() if row["factor"] == factor]
             if not rows:
                 continue
@@ -163,7 +165,7 @@ def _parts(path: Path, figures: Figures) -> Path:
     for axis in axes.flat[len(factors) :]:
         axis.set_visible(False)
     for axis in axes[:, 0]:
-        axis.set_ylabel("log loss, nats / 1000")
+        axis.set_ylabel("difference, nats / 1000")
     axes[0, 0].legend()
     return look.save(figure, path)
 
@@ -176,9 +178,8 @@ def _live(path: Path, found: live_tables.Found) -> Path:
         groups.setdefault(whole or "uniform", []).append(method)
     order = [
         (i, method)
-        for i, whole in enumerate(
-            name for name in ("uniform", "fade_thompson", "paced") if name in groups
-        )
+        for i, whole in enumerate(("uniform", "fade_thompson", "paced"))
+        if whole in groups
         for method in sorted(groups[whole], key=lambda name: (name != whole, name))
     ]
     columns = {
@@ -199,6 +200,7 @@ def _live(path: Path, found: live_tables.Found) -> Path:
             even = found["uniform"]["figures"][name]["mean"]
             axis.axvline(even, color="#999999", linewidth=1, zorder=0)
         axis.set_xlabel(label)
+        axis.margins(x=0.08)
         axis.grid(axis="y", visible=False)
     axes[0, 0].set_yticks(range(len(order)), [method for _, method in order])
     axes[0, 0].invert_yaxis()

@@ -74,8 +74,14 @@ class Job:
         path = self.folder(store) / "results.json"
         if not path.exists():
             return False
-        stored, wanted = run_folder.read_json(path)["config"], self.config(store)
+        stored, wanted = run_folder.read_json(path).get("config"), self.config(store)
+        if not isinstance(stored, dict):
+            raise ValueError(f"out: {path} holds no results of a run")
         free = ("out", "replayed")  # where files lie
+        for content in (stored, wanted):
+            for name in ("history", "prompts"):  # the same file from another folder is the same
+                if content.get(name) is not None:
+                    content[name] = Path(content[name]).name
         # Results older than an option had what is its default now.
         known = json.loads(json.dumps(_defaults(self.module), default=str)) | stored
         differ = [k for k in wanted if k not in free and known.get(k) != wanted[k]]

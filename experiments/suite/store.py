@@ -57,6 +57,8 @@ def digest(store: Path) -> dict[str, Any]:
         if (folder / STATE).exists():
             state = run_folder.read_json(folder / STATE)
         results = folder / "results.json"
+        if not (results.exists() or (folder / STATE).exists()):
+            continue  # nobody's run
         if state["state"] in ("running", "done"):
             state["state"] = "done" if results.exists() else "ended before it was done"
         states.setdefault(part, {})[name] = state

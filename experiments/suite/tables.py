@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from experiments import intervals
+
 Row = tuple[str, ...]
 Figures = dict[str, Any]
 
@@ -85,7 +87,7 @@ def _rollouts(realised: list[float]) -> str:
 
 
 def trackers(figures: Figures) -> tuple[Row, list[Row]]:
-    """Log loss (and ECE) of every tracker on every recorded run; in simulation, RMSE."""
+    """Log loss (and ECE) of every tracker on every recorded run."""
     replays = of_kind(figures, "histories", "replay")
     columns: list[tuple[str, str]] = []
     cells: dict[str, dict[tuple[str, str], str]] = {}
@@ -160,7 +162,6 @@ def gain_rows(figures: Figures) -> tuple[Row, list[Row]]:
 def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[Row]]:
     """Variants of some factors: thousandths of a nat over the fitted filter, by protocol."""
     parts = of_kind(figures, "histories", "parts")
-    ablation = figures.get("simulation", {}).get("ablation")
     keys: list[tuple[str, str]] = []
     for found in parts.values():
         for row in found["variants"].values():
@@ -173,14 +174,11 @@ def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[R
         for found in parts.values():
             row = found["variants"].get(f"{factor}: {label}")
             cells.append("–" if row is None else " / ".join(_gap(f) for f in row["figures"]))
-        simulated = None if ablation is None else _simulated(ablation, factor, label)
-        cells.append("–" if simulated is None else f"{1000 * simulated['mean']:+.1f}")
         rows.append(tuple(cells))
     called = run_names(figures)
     header = (
         *("changed", "to"),
         *(f"{called[run]}: dense / sparse / cold" for run in parts),
-        "simulation: RMSE, thousandths",
     )
     return header, rows
 
@@ -190,11 +188,19 @@ def _gap(figure: dict[str, Any]) -> str:
     return f"{1000 * gap['mean']:+.1f}" + ("" if gap["low"] <= 0 <= gap["high"] else "*")
 
 
-def _simulated(ablation: dict[str, Any], factor: str, label: str) -> dict[str, Any] | None:
-    for cell in ablation["variants"].values():
-        if (cell["factor"], cell["label"]) == (factor, label):
-            return cell["minus_tuned"]
-    return None
+def simulated(figures: Figures) -> tuple[Row, list[Row]]:
+    """Every variant of the filter in simulation: RMSE over the tuned filter's; K by its RMSE."""
+    ablation = figures.get("simulation", {}).get("ablation", {})
+    rows: list[Row] = [
+        ("K, tuned anew", name.removeprefix("K = "), "–", intervals.show(each["rmse"]))
+        for name, each in ablation.get("skills", {}).items()
+    ]
+    for each in ablation.get("variants", {}).values():
+        gap = each["minus_tuned"]
+        if gap is not None:
+            said = f"{1000 * gap['mean']:+.1f}" + ("*" if gap["low"] * gap["high"] > 0 else "")
+            rows.append((each["factor"], each["label"], said, "–"))
+    return ("changed", "to", "RMSE minus tuned, thousandths", "RMSE"), rows
 
 
 def best(

@@ -272,3 +272,52 @@ def test_the_best_choice_is_the_least_mean_over_runs():
     figures = {"histories": {"parts_x": one, "parts_y": two}}
     assert tables.best(figures, "K", ("cold",)) == ("4", {"4": -4.5, "16": 4.5})
     assert tables.best({}, "K") is None
+
+
+def test_the_simulated_parts_are_all_told_with_a_star_where_the_interval_excludes_0():
+    def variant(label, low, high):
+        gap = {"mean": (low + high) / 2, "low": low, "high": high}
+        return {"factor": "ridge", "label": label, "minus_tuned": gap, "ece": 0.0}
+
+    ablation = {
+        "variants": {"a": variant("1", 0.001, 0.003), "b": variant("2", -0.003, 0.001)},
+        "skills": {"K = 4": {"rmse": {"mean": 0.1, "low": 0.09, "high": 0.11, "values": [0.1]}}},
+    }
+    _, rows = tables.simulated({"simulation": {"ablation": ablation}})
+    assert rows == [
+        ("K, tuned anew", "4", "–", "0.100 (0.090 to 0.110)"),
+        ("ridge", "1", "+2.0*", "–"),
+        ("ridge", "2", "-1.0", "–"),
+    ]
+
+
+def test_the_same_file_from_another_folder_is_the_same_history(tmp_path, monkeypatch):
+    for name in ("mine.json", "yours.json"):
+        (tmp_path / name).write_text("{}")
+    job = Job("histories", "replay_real", "experiments.replay_history")
+    here = dataclasses.replace(job, options={"history": tmp_path / "mine.json"})
+    finish(tmp_path, here)
+    monkeypatch.chdir(tmp_path)
+    there = dataclasses.replace(job, options={"history": Path("mine.json")})
+    assert here.finished(tmp_path) and there.finished(tmp_path)
+    other = dataclasses.replace(job, options={"history": Path("yours.json")})
+    with pytest.raises(ValueError, match="holds results of another history"):
+        other.finished(tmp_path)
+
+
+def test_what_holds_no_results_is_refused_by_name(tmp_path):
+    finish(tmp_path)
+    (WHEN.folder(tmp_path) / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"out: .*results\.json holds no results of a run"):
+        WHEN.finished(tmp_path)
+    (tmp_path / "runs" / "live" / "notes").mkdir(parents=True)
+    (WHEN.folder(tmp_path) / "results.json").unlink()
+    assert store.digest(tmp_path) == {"runs": {}, "figures": {}}
+    with pytest.raises(ValueError, match=r"out: .*a_file is a file, not a folder"):
+        (tmp_path / "a_file").write_text("")
+        suite.main(suite.Config(out=tmp_path / "a_file"))
+
+
+def test_a_crash_decides_the_exit_status(tmp_path):
+    assert not suite.crashed({"runs": {"live": {"a": {"state": "done"}}}})
+    assert suite.crashed({"runs": {"live": {"a": {"state": "done"}, "b": {"state": "crashed"}}}})
