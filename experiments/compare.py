@@ -210,7 +210,9 @@ def main(config: Config) -> dict[str, Any]:
             " last tenth.",
             *sections,
             run_folder.markdown_figure(
-                path, f"Metrics against {config.against}: seeds thin, their mean thick."
+                path,
+                f"Metrics against {config.against}: seeds thin, their mean thick; what is logged in"
+                f" every iteration is averaged over the last {config.window}.",
             ),
         ],
     )

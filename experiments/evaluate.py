@@ -37,8 +37,7 @@ BOXED = "Please reason step by step, and put your final answer within \\boxed{}.
 """What Qwen2.5-Math's evaluation asks for."""
 READ = (
     "The verifier of mathematics reads the last \\boxed{}, else what follows the last #### or"
-    " 'answer is', else a response of one line as a whole; ask for one of these, in the prompts or"
-    f" by --instruction, for instance: {BOXED}"
+    " 'answer is', else a response of one line as a whole"
 )
 """Said where nothing was right."""
 
@@ -264,6 +263,7 @@ def to_json(
             {
                 "problem": int(prompt),
                 "text": str(pool.text[prompt]),
+                "prompt": as_read(model, pool, int(prompt)),
                 "gold": str(pool.gold[prompt]),
                 "responses": responses[rows],
                 "verdicts": batch.verdicts[rows].tolist(),
@@ -274,6 +274,12 @@ def to_json(
             for prompt, rows in zip(batch.prompts, groups, strict=True)
         ]
     }
+
+
+def as_read(model: LanguageModel, pool: SkillPool, prompt: int) -> str:
+    """A prompt as the model reads it, with instruction and chat template."""
+    ids = pool.prompt_tokens[prompt][pool.prompt_mask[prompt]].tolist()
+    return model.tokenizer.backend.decode(ids, skip_special_tokens=False)
 
 
 def summarise(batches: list[dict[str, Any]]) -> dict[str, Any]:
@@ -324,12 +330,30 @@ def report(folder: Path, config: Config, results: dict[str, Any]) -> None:
         " count neither as right nor as wrong. The interval covers the choice of the problems and"
         " the noise of the rollouts, the last column the noise alone (one standard error)."
     )
+    asked = f"followed by {config.asked_for!r}" if config.asked_for else "as they are"
+    first = "" if config.limit is None else f", the first {results['problems']}"
+    settings = (
+        f"Prompts {asked}{first}; chat template {config.chat}, temperature {config.temperature:g},"
+        f" seed {config.seed}; judged by the verifier `{config.judged_by}`."
+    )
     how = [f"{count} {reason}" for reason, count in results["reasons"].items()]
     notes += f" How the verdicts came about: {', '.join(how)}."
     if config.judged_by == "math" and results["scores"][0]["mean"] == 0:
-        notes += f" Nothing was right. {READ}"
+        notes += f" Nothing was right. {why_nothing(config, results)}"
     run_folder.console.print(notes, markup=False)
-    run_folder.write_report(folder, title, [run_folder.markdown_table(header, rows), notes])
+    run_folder.write_report(
+        folder, title, [settings, run_folder.markdown_table(header, rows), notes]
+    )
+
+
+def why_nothing(config: Config, results: dict[str, Any]) -> str:
+    """What to look at where no answer was right."""
+    said = [READ]
+    if not config.asked_for:
+        said.append(f"ask for one of these, in the prompts or by --instruction, as {BOXED!r}")
+    if results["cut_off"] > 0.25:
+        said.append(f"{results['cut_off']:.0%} of the responses were cut off: raise --max-tokens")
+    return "; ".join([*said, "`samples/` has every response with the reason of its verdict"]) + "."
 
 
 if __name__ == "__main__":

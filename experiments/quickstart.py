@@ -96,8 +96,8 @@ def main(config: Config) -> dict[str, Any]:
     quickstart_figures.draw(folder, runs, bench.ground.pools.train)
     title = f"After {setting.budget * config.iterations:,} rollouts each, {of_seeds(config.seeds)}"
     run_folder.print_table(title, header(config.watch.test_group_size), table(results))
-    for line in notes(results, len(config.seeds)):
-        run_folder.console.print(line)
+    for line in (*notes(results, len(config.seeds)), LEGEND):
+        run_folder.console.print(line, markup=False)
     write(folder, content)
     run_folder.console.print(f"report: {folder / 'report.md'}")
     return results

@@ -14,6 +14,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,9 @@ def write_report(
     return path
 
 
+_QUIET_SECONDS = 30.0
+
+
 def progress() -> Progress:
     """A progress bar for long work; silent where nobody watches a terminal."""
     return Progress(
@@ -279,7 +283,20 @@ def progress() -> Progress:
 
 @contextlib.contextmanager
 def task(description: str, total: int) -> Iterator[Callable[[str, int], None]]:
-    """A progress bar of one task; gives `(what is happening, how much was just done)`."""
+    """A progress bar of one task; gives `(what is happening, how much was just done)`.
+
+    Where nobody watches a terminal it is a line, at most every half minute.
+    """
+    done_so_far, told = 0, time.monotonic()
+
+    def advance(what: str, done: int) -> None:
+        nonlocal done_so_far, told
+        bar.update(number, advance=done, description=what)
+        done_so_far += done
+        if bar.disable and done and time.monotonic() - told > _QUIET_SECONDS:
+            console.print(f"{what}: {done_so_far} of {total}", markup=False, highlight=False)
+            told = time.monotonic()
+
     with progress() as bar:
         number = bar.add_task(description, total=total)
-        yield lambda what, done: bar.update(number, advance=done, description=what)
+        yield advance

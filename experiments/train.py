@@ -167,6 +167,20 @@ def estimate(bench: live_run.Bench, config: TrainConfig) -> dict[str, Any]:
     }
 
 
+def told_in_all(result: dict[str, Any]) -> str:
+    """The estimate in a sentence."""
+    parts = {name: result[f"{name}_seconds"] for name in ("compile", "training", "evaluation")}
+    total = sum(parts.values())
+    said = f"In all about {total / 60:.1f} minutes"
+    if parts["evaluation"] > total / 2:
+        said += (
+            f", {parts['evaluation'] / total:.0%} of them for looking at held-out prompts: fewer"
+            " with a larger --watch.eval-every, or a smaller --watch.eval-group-size or"
+            " --watch.test-group-size"
+        )
+    return f"{said}."
+
+
 def time_chunk(run: Run) -> dict[str, float]:
     """Compiles a chunk and times the second one: seconds, and tokens an iteration."""
     state = run.init(run.setup, jax.random.key(run.config.seed))
@@ -219,6 +233,7 @@ def main(config: Config) -> dict[str, Any]:
                 result = estimate(bench, training)
         rows = [(_words(name), value) for name, value in result.items()]
         run_folder.print_table("This run would take", ("what", "value"), rows)
+        run_folder.console.print(told_in_all(result))
         return result
 
     def check(folder: Path) -> None:

@@ -157,9 +157,11 @@ def test_a_benchmark_is_judged_by_the_math_verifier(directory, tmp_path):
     (batch,) = (tmp_path / "run" / "samples").iterdir()
     first = run_folder.read_json(batch)["problems"][0]
     assert first["gold"] == "1" and first["text"] == "How much is 0 + 1?"
-    assert "Nothing was right. The verifier of mathematics reads the last \\boxed{}" in (
-        (tmp_path / "run" / "report.md").read_text()
-    )
+    assert "within \\boxed{}." in first["prompt"]
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "Nothing was right. The verifier of mathematics reads the last \\boxed{}" in report
+    assert "raise --max-tokens" in report and "--instruction" not in report
+    assert "the first 2; chat template auto, temperature 1, seed 0" in report
 
 
 @pytest.mark.parametrize("instruction", [None, "Give a box."])
