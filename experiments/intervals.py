@@ -32,3 +32,12 @@ def show(interval: dict[str, Any], digits: int = 3) -> str:
     if interval["low"] is None:
         return mean
     return f"{mean} ({interval['low']:{form}} to {interval['high']:{form}})"
+
+
+def excludes_zero(interval: dict[str, Any]) -> bool:
+    """Whether an interval is known and leaves 0 out.
+
+    >>> excludes_zero(of([1.0, 1.1])), excludes_zero(of([1.0]))
+    (True, False)
+    """
+    return interval["low"] is not None and not interval["low"] <= 0 <= interval["high"]

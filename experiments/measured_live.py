@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments import run_folder
+from experiments import intervals, run_folder
 from experiments.measured import Results, figure
 from paced_jax.policy.base_policies import WEIGHTS, known_policies
 
@@ -58,7 +58,7 @@ def _end_gains(results: Results) -> dict[str, dict[str, Any]]:
 def quickstart_clear(results: Results) -> dict[str, int]:
     """Differences at the end whose intervals exclude 0, of how many."""
     gains = _end_gains(results).values()
-    return {"excluding": sum(x["low"] > 0 or x["high"] < 0 for x in gains), "of": len(gains)}
+    return {"excluding": sum(map(intervals.excludes_zero, gains)), "of": len(gains)}
 
 
 @figure

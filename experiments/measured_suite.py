@@ -38,7 +38,7 @@ def suite_start(results: Results) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for factor in ("moment rule", "K"):
-        for name, protocols in ((factor, ("dense", "sparse")), (f"{factor}, unseen", ("cold",))):
+        for name, protocols in ((factor, tables.VISITED), (f"{factor}, unseen", tables.UNSEEN)):
             best = tables.best(results["suite"]["figures"], factor, protocols)
             if best is not None:
                 label, means = best

@@ -287,14 +287,15 @@ def task(description: str, total: int) -> Iterator[Callable[[str, int], None]]:
 
     Where nobody watches a terminal it is a line, at most every half minute.
     """
-    done_so_far, told = 0, time.monotonic()
+    told = time.monotonic()
 
     def advance(what: str, done: int) -> None:
-        nonlocal done_so_far, told
+        nonlocal told
         bar.update(number, advance=done, description=what)
-        done_so_far += done
         if bar.disable and done and time.monotonic() - told > _QUIET_SECONDS:
-            console.print(f"{what}: {done_so_far} of {total}", markup=False, highlight=False)
+            console.print(
+                f"{what}: {bar.tasks[number].completed:g} of {total}", markup=False, highlight=False
+            )
             told = time.monotonic()
 
     with progress() as bar:

@@ -114,8 +114,13 @@ def main(config: Config) -> dict[str, Any]:
         for part, jobs in waiting.items():
             if jobs:
                 run_part(part, jobs, folder, 1 if part == "overhead" else config.workers)
-        content = run_folder.save_results(folder, config, store.digest(folder))
-        publish(folder, content)
+        return report_on_store(config, folder)
+
+
+def report_on_store(config: Config, folder: Path) -> dict[str, Any]:
+    """Gathers what the runs of the store came to, and publishes it."""
+    content = run_folder.save_results(folder, config, store.digest(folder))
+    publish(folder, content)
     return content
 
 
@@ -128,13 +133,11 @@ def report_again(config: Config, folder: Path) -> dict[str, Any]:
     results = folder / "results.json"
     if (folder / "runs").is_dir():
         with run_folder.alone(folder):
-            content = run_folder.save_results(folder, config, store.digest(folder))
-            publish(folder, content)
-    elif results.exists():
-        content = run_folder.read_json(results)
-        publish(folder, content)
-    else:
+            return report_on_store(config, folder)
+    if not results.exists():
         raise ValueError(f"out: {folder} holds neither runs nor results.json to report on")
+    content = run_folder.read_json(results)
+    publish(folder, content)
     return content
 
 

@@ -117,6 +117,5 @@ def _word(gap: dict[str, Any]) -> str:
 def _signed(gap: dict[str, Any]) -> str:
     if gap["low"] is None:
         return f"{gap['mean']:+.3f}"
-    sure = gap["low"] > 0 or gap["high"] < 0
     said = f"{gap['mean']:+.3f} ({gap['low']:+.3f} to {gap['high']:+.3f})"
-    return f"**{said}**" if sure else said
+    return f"**{said}**" if intervals.excludes_zero(gap) else said

@@ -98,8 +98,8 @@ def what_to_start_with(figures: Figures) -> list[str]:
     lines = []
     for factor in START:
         for protocols, where in (
-            (("dense", "sparse"), "on prompts that are visited, mean over runs, dense and sparse"),
-            (("cold",), "on prompts never seen before (cold)"),
+            (tables.VISITED, "on prompts that are visited, mean over runs, dense and sparse"),
+            (tables.UNSEEN, "on prompts never seen before (cold)"),
         ):
             found = tables.best(figures, factor, protocols)
             if found is not None:

@@ -10,6 +10,9 @@ Figures = dict[str, Any]
 RUNS = ("real", "tiny", "base")
 """Recorded runs by the last word of a job's name, in the order of the tables."""
 
+VISITED, UNSEEN = ("dense", "sparse"), ("cold",)
+"""Protocols: predictions of prompts that are visited, and of prompts never seen before."""
+
 NAMES = {
     "acc_step_500.json": "Qwen2.5-Math-1.5B (public)",
     "tiny_uniform.npz": "tiny (ours)",
@@ -173,7 +176,11 @@ def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[R
         cells = [factor, label]
         for found in parts.values():
             row = found["variants"].get(f"{factor}: {label}")
-            cells.append("–" if row is None else " / ".join(_gap(f) for f in row["figures"]))
+            cells.append(
+                "–"
+                if row is None
+                else " / ".join(_starred(f["minus_fitted"]) for f in row["figures"])
+            )
         rows.append(tuple(cells))
     called = run_names(figures)
     header = (
@@ -183,9 +190,9 @@ def factor_rows(figures: Figures, factors: tuple[str, ...]) -> tuple[Row, list[R
     return header, rows
 
 
-def _gap(figure: dict[str, Any]) -> str:
-    gap = figure["minus_fitted"]
-    return f"{1000 * gap['mean']:+.1f}" + ("" if gap["low"] <= 0 <= gap["high"] else "*")
+def _starred(gap: dict[str, Any]) -> str:
+    """A difference in thousandths, with a star where its interval excludes 0."""
+    return f"{1000 * gap['mean']:+.1f}" + ("*" if intervals.excludes_zero(gap) else "")
 
 
 def simulated(figures: Figures) -> tuple[Row, list[Row]]:
@@ -198,34 +205,24 @@ def simulated(figures: Figures) -> tuple[Row, list[Row]]:
     for each in ablation.get("variants", {}).values():
         gap = each["minus_tuned"]
         if gap is not None:
-            said = f"{1000 * gap['mean']:+.1f}" + ("*" if gap["low"] * gap["high"] > 0 else "")
-            rows.append((each["factor"], each["label"], said, "–"))
+            rows.append((each["factor"], each["label"], _starred(gap), "–"))
     return ("changed", "to", "RMSE minus tuned, thousandths", "RMSE"), rows
 
 
 def best(
-    figures: Figures, factor: str, protocols: tuple[str, ...] = ("dense", "sparse")
+    figures: Figures, factor: str, protocols: tuple[str, ...] = VISITED
 ) -> tuple[str, dict[str, float]] | None:
     """The choice of a factor with the least mean log loss over runs and protocols.
 
     Args:
         figures: of the suite.
         factor: what is chosen.
-        protocols: dense and sparse are of prompts that are visited, cold of those never seen.
+        protocols: VISITED or UNSEEN.
 
     Returns:
         (label, mean difference from the fitted filter in nats by label); None if unknown.
     """
-    means: dict[str, list[float]] = {}
-    for found in of_kind(figures, "histories", "parts").values():
-        for row in found["variants"].values():
-            if row["factor"] == factor:
-                gaps = [
-                    figure["minus_fitted"]["mean"]
-                    for figure in row["figures"]
-                    if figure["protocol"] in protocols
-                ]
-                means.setdefault(row["label"], []).extend(gaps)
+    means = _minus_fitted(figures, factor, protocols)
     if len(means) < 2:
         return None
     average = {label: sum(values) / len(values) for label, values in means.items()}
@@ -233,15 +230,25 @@ def best(
 
 
 def cost_of_being_off(figures: Figures, factor: str, labels: tuple[str, ...]) -> list[float]:
-    """What variants of a factor cost on prompts that are visited, nats, in order; by run."""
-    return sorted(
-        figure["minus_fitted"]["mean"]
-        for found in of_kind(figures, "histories", "parts").values()
-        for row in found["variants"].values()
-        if row["factor"] == factor and row["label"] in labels
-        for figure in row["figures"]
-        if figure["protocol"] != "cold"
-    )
+    """What variants of a factor cost on prompts that are visited, nats, in order."""
+    found = _minus_fitted(figures, factor, VISITED)
+    return sorted(cost for label in labels for cost in found.get(label, ()))
+
+
+def _minus_fitted(
+    figures: Figures, factor: str, protocols: tuple[str, ...]
+) -> dict[str, list[float]]:
+    """Log loss of a factor's variants minus the fitted filter's, by label."""
+    found: dict[str, list[float]] = {}
+    for run in of_kind(figures, "histories", "parts").values():
+        for row in run["variants"].values():
+            if row["factor"] == factor:
+                found.setdefault(row["label"], []).extend(
+                    each["minus_fitted"]["mean"]
+                    for each in row["figures"]
+                    if each["protocol"] in protocols
+                )
+    return found
 
 
 def chosen(figures: Figures, utility: str) -> tuple[Row, list[Row]]:

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from process_ends import wait_for_end
 
 from experiments import processes
 from experiments.processes import Command
@@ -105,17 +106,7 @@ def test_no_process_outlives_the_one_that_started_it(module, sent):
         started = int(mark.read_text())
         os.kill(starter.pid, sent)
         starter.wait(60)
-        while alive(started):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_end([started])
     finally:
         starter.kill()
         starter.wait()
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

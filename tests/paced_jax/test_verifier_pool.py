@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from process_ends import alive, wait_for_end
 
 from fade_jax.outcomes import group_outcomes
 from paced_jax.verifiers import Verdicts, WorkerPool, why_none
@@ -26,14 +27,6 @@ def pool():
 def parent(pid):
     with open(f"/proc/{pid}/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[1])
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -128,21 +121,13 @@ def test_callers_on_many_threads_share_the_workers(pool):
         assert list(threads.map(caller, range(8))) == [[1] * 10 + [-1]] * 8
 
 
-def end_of(pids):
-    """Waits until all of them have ended; a template's workers get their signal as it does."""
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_worker_that_is_killed_while_idle_costs_no_item_its_verdict(pool):
     pool.verify(["sleep .2"] * 2, [""] * 2)
     before = pool.pids()
     assert len(before) == 2
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    end_of(before)
+    wait_for_end(before)
     assert pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6
     assert set(pool.pids()).isdisjoint(before)
 
@@ -151,7 +136,7 @@ def test_a_lost_template_is_replaced(pool):
     template = parent(int(pool.verify(["pid"], [""]).reason[0]))
     workers = pool.pids()
     os.kill(template, signal.SIGKILL)
-    end_of([template, *workers])
+    wait_for_end([template, *workers])  # whose signal comes as the template ends
     assert pool.verify(["4"] * 6, ["4"] * 6).verdict.tolist() == [1] * 6
     assert {parent(pid) for pid in pool.pids()}.isdisjoint({template, os.getpid()})
 
